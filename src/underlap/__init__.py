@@ -1,0 +1,41 @@
+"""Which communication is really hidden behind compute, why the rest is exposed, and what it would take.
+
+    import underlap
+
+    timeline = underlap.read("traces/")
+    report = underlap.analyze(timeline)
+
+Names are loaded on first use, so that importing the package is quick.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from underlap._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from underlap.errors import UnderlapError
+    from underlap.flows.analyze import analyze
+    from underlap.flows.read import read
+    from underlap.report import Report
+    from underlap.timeline import Timeline
+
+_HOME = {
+    "Report": "underlap.report",
+    "Timeline": "underlap.timeline",
+    "UnderlapError": "underlap.errors",
+    "analyze": "underlap.flows.analyze",
+    "read": "underlap.flows.read",
+}
+
+__all__ = ["Report", "Timeline", "UnderlapError", "__version__", "analyze", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'underlap' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

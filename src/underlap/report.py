@@ -1,0 +1,242 @@
+"""`Report`: what a Timeline means. The JSON that `underlap analyze --json` writes *is* this record.
+
+Schema `underlap.report/1` grows by adding only; readers ignore keys that they do not know. Durations are integer
+nanoseconds. Points in time are nanoseconds relative to `origin_ns`, which is a string because it can exceed 2^53.
+What is not known is null. docs/report.md is generated from these types and says what each field means.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA = "underlap.report/1"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the records below: frozen, keyword-only."""
+
+
+class Source(Record):
+    """A file that was read."""
+
+    file: str
+    """Base name only: a folder can hold what should not travel."""
+    ranks: list[int]
+    rank_source: str
+    """distributedInfo, file name, process order, or assumed."""
+    world_size: int | None
+    resolution_ns: int
+    """1000 where the trace has whole microseconds only."""
+    on_cpu: bool
+    device_model: str | None
+
+
+class Provenance(Record):
+    """Where the figures come from."""
+
+    kind: str
+    """measured or simulated."""
+    underlap_version: str
+    sources: list[Source]
+    ranks_counted: list[int]
+    world_size: int | None
+    """Null where no source says it."""
+
+
+class Window(Record):
+    """The stretch of time that every figure below is about."""
+
+    kind: str
+    """whole: first to last device event. steps: the steps listed. Cut at the border, per rank and device."""
+    definition: str
+    """In words, with the reason for the choice."""
+    steps_found: list[str]
+    steps_used: list[str]
+    outside_ns: int
+    """Device-busy time (union per device, summed over ranks) that lies outside the window."""
+
+
+class RankRow(Record):
+    """One device of one rank. compute + fused + exposed + copy + idle = span, exactly."""
+
+    rank: int
+    device: int
+    start_ns: int
+    end_ns: int
+    span_ns: int
+    """Length of the window on this device (wall)."""
+    compute_ns: int
+    """Union of compute kernels."""
+    fused_ns: int
+    """Union of kernels that compute and communicate, outside compute."""
+    communication_ns: int
+    """Union of communication kernels: hidden + under_fused + exposed."""
+    hidden_ns: int
+    """Communication while compute runs."""
+    under_fused_ns: int
+    """Communication while a fused kernel and no compute runs."""
+    exposed_ns: int
+    """Communication while neither runs."""
+    copy_ns: int
+    """Copies and memsets while none of the above runs."""
+    idle_ns: int
+    """The rest."""
+    hidden_share: float | None
+    """hidden / communication, as kernel time: waiting for peers is inside both. Null without communication."""
+    compute_kernels: int
+    communication_kernels: int
+    fused_kernels: int
+    copies: int
+
+
+class FamilyRow(Record):
+    """All calls of one collective on one axis. Times and bytes are summed over `ranks_counted` ranks."""
+
+    axis: str | None
+    """Mesh dimension, or several joined by ' x ' (dp x cp). Null where unknown."""
+    axis_source: str | None
+    """group description, mesh option, or inferred (...). Null where unknown."""
+    axis_candidates: list[str]
+    """Where the axis is not known: what it could be."""
+    collective: str | None
+    library: list[str]
+    """nccl, gloo, deepep, ..."""
+    ranks_counted: int
+    count: int | None
+    """Instances: one call counts once for its whole group. Null where calls of different ranks cannot be matched."""
+    kernels: int
+    payload_bytes: int | None
+    """Null unless known for every call."""
+    payload_known_share: float
+    """Share of the kernel time in calls whose payload is known."""
+    communication_ns: int
+    """Union of the family's kernels per device."""
+    hidden_ns: int
+    under_fused_ns: int
+    exposed_ns: int
+    exposed_share_ns: int
+    """Like exposed_ns, but a slice in which several families run is split equally: this column adds up to the ranks' exposed_ns."""
+    hidden_share: float | None
+    """hidden / communication, as kernel time."""
+    busbw_kernel_gbps: float | None
+    """Bus bandwidth in GB/s (10^9 bytes) over kernel time: a lower bound, as kernel time contains waiting. Factors as nccl-tests."""
+
+
+class StepRow(Record):
+    """One step on one device. The parts add up to span_ns as in RankRow."""
+
+    step: str
+    rank: int
+    device: int
+    start_ns: int
+    end_ns: int
+    span_ns: int
+    compute_ns: int
+    fused_ns: int
+    communication_ns: int
+    hidden_ns: int
+    under_fused_ns: int
+    exposed_ns: int
+    copy_ns: int
+    idle_ns: int
+    used: bool
+    """Whether the window contains it."""
+
+
+class StepSummary(Record):
+    """How much the used steps vary, over ranks and steps."""
+
+    count: int
+    median_ns: int
+    min_ns: int
+    max_ns: int
+    slowest_step: str
+    slowest_rank: int
+
+
+class LaneRow(Record):
+    """One stream (or thread of a CPU rank): unions per class inside the window."""
+
+    rank: int
+    device: int
+    lane: str
+    compute_ns: int
+    fused_ns: int
+    communication_ns: int
+    copy_ns: int
+
+
+class InstanceRow(Record):
+    """One call of a collective on one rank."""
+
+    rank: int
+    device: int
+    lane: str
+    axis: str | None
+    collective: str | None
+    library: str
+    group: str | None
+    group_size: int | None
+    sequence: int | None
+    dtype: str | None
+    payload_bytes: int | None
+    start_ns: int
+    end_ns: int
+    duration_ns: int
+    """Time in its kernels (union)."""
+    hidden_ns: int
+    exposed_ns: int
+    launch_ns: int | None
+    call_site: str | None
+    """The operator or annotation that issued it."""
+    step: str | None
+    kernel: str
+    outlier: bool
+    """Longer than 3x the median of the same family and payload (at least 4 calls of known size)."""
+    source_file: str
+    source_row: int
+    """Position of its first kernel among the events of the source file, from 0."""
+    perfetto_ts: str
+    """Its start as Perfetto's slice table has it, in ns: `select * from slice where ts = ...`, or visStart in a link."""
+
+
+class UnmatchedRow(Record):
+    """A kernel name that the table of kernel families does not know. It was counted as compute."""
+
+    name: str
+    kernels: int
+    total_ns: int
+
+
+class NoteRow(Record):
+    """Something about the input or the figures that a reader has to know."""
+
+    code: str
+    text: str
+
+
+class Report(Record):
+    """See the module docstring."""
+
+    schema: str = SCHEMA
+    origin_ns: str
+    provenance: Provenance
+    window: Window
+    step_summary: StepSummary | None
+    ranks: list[RankRow]
+    families: list[FamilyRow]
+    steps: list[StepRow]
+    lanes: list[LaneRow]
+    instances: list[InstanceRow]
+    unmatched: list[UnmatchedRow]
+    notes: list[NoteRow]
+
+
+def to_json(report: Report) -> bytes:
+    """The Report as JSON, keys in declared order, one space of indent."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+
+
+def from_json(text: bytes | str) -> Report:
+    """The Report from its JSON. Unknown keys are ignored. Raises `msgspec.ValidationError` on wrong types."""
+    return msgspec.json.decode(text, type=Report)

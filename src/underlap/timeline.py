@@ -1,0 +1,402 @@
+"""`Timeline`: what happened, as columns. Made by read, simulate and run; read by analyze and render.
+
+The words of the product, each with its equation, are in docs/glossary.md. The ones that this file needs:
+
+    operation     a row of `Timeline.ops`: a kernel, a copy, or on CPU-only ranks an operator; it has a class
+    lane          where operations run one after the other: a stream of a device, or a thread of a CPU rank
+    collective    a row of `Timeline.collectives`: one call of a collective on one rank; its operations point to it
+    group         the ranks that take part in a collective
+    host row      a row of `Timeline.host`: a launch, a synchronization, an annotation, an operator on the host
+
+All times are int64 nanoseconds relative to `Timeline.origin_ns`. Ids are int32; -1 means none or unknown. A time that is
+not known is `UNKNOWN_NS`, a size that is not known is -1. Names are interned in `Timeline.names`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underlap.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+NONE = -1
+UNKNOWN_NS = int(np.iinfo(np.int64).min)
+
+Int8 = NDArray[np.int8]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+
+class OpClass(IntEnum):
+    """What an operation does to the device."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    FUSED = 2
+    """Compute and communication in one kernel."""
+    COPY = 3
+    """Host-device transfer, memset, or device-to-device within one device."""
+    WAIT = 4
+    """A spin kernel (barrier, notify): communication time in which nothing is transferred."""
+
+
+class HostKind(IntEnum):
+    """What a host row is."""
+
+    LAUNCH = 0
+    """A call that starts device work (kernel, copy, memset, graph)."""
+    SYNC = 1
+    """A call that blocks the host until the device is done, or a device-side synchronization row."""
+    RUNTIME = 2
+    """Any other call of the CUDA or HIP runtime or driver."""
+    ANNOTATION = 3
+    """A range named by the user or the framework (ProfilerStep#3, nccl:all_reduce, NVTX)."""
+    OPERATOR = 4
+    """An operator of the framework (aten::mm, c10d::allreduce_)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Equally long columns. Subclasses declare one array per column."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, dataclasses.fields(self)[0].name))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in declared order."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """The rows that an index array or a boolean mask selects."""
+        return type(self)(**{name: column[rows] for name, column in self.columns().items()})
+
+    def replace(self, **columns: NDArray[Any]) -> Self:
+        """This table with some columns exchanged."""
+        return dataclasses.replace(self, **columns)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A table without rows."""
+        return cls(**{name: np.empty(0, dtype=dtype) for name, dtype in cls.dtypes().items()})
+
+    @classmethod
+    def dtypes(cls) -> dict[str, np.dtype[Any]]:
+        """The dtype of each column, in declared order."""
+        widths: dict[str, type[np.generic]] = {"Int8": np.int8, "Int32": np.int32, "Int64": np.int64}
+        return {field.name: np.dtype(widths[str(field.type)]) for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def from_columns(cls, **columns: Sequence[int] | NDArray[Any]) -> Self:
+        """A table from sequences, each cast to its column's dtype."""
+        return cls(**{name: np.asarray(columns[name], dtype=dtype) for name, dtype in cls.dtypes().items()})
+
+    @classmethod
+    def concatenate(cls, tables: Iterable[Self]) -> Self:
+        """The rows of several tables, one after the other."""
+        parts = list(tables)
+        if not parts:
+            return cls.empty()
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.dtypes()})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A pandas DataFrame with the same columns."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("to_pandas() needs pandas, which is not installed: pip install pandas") from error
+        return pandas.DataFrame(self.columns())
+
+    def to_polars(self) -> polars.DataFrame:
+        """A polars DataFrame with the same columns."""
+        try:
+            import polars
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("to_polars() needs polars, which is not installed: pip install polars") from error
+        return polars.DataFrame(self.columns())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Operations(Table):
+    """Kernels, copies and (on CPU-only ranks) operators: what occupies a device."""
+
+    start_ns: Int64
+    end_ns: Int64
+    launch_ns: Int64
+    """Start of the call that launched it; `UNKNOWN_NS` where the trace does not say."""
+    rank: Int32
+    device: Int32
+    lane: Int32
+    """Index into `Timeline.lanes`."""
+    thread: Int32
+    """Index into `Timeline.threads`: the host thread that launched it."""
+    op_class: Int8
+    """An `OpClass`."""
+    name: Int32
+    call_site: Int32
+    """Index into `Timeline.names`: the operator or annotation that launched it."""
+    collective: Int32
+    """Index into `Timeline.collectives` for communication, fused and wait rows."""
+    graph: Int32
+    """Id of the device graph that launched it."""
+    nbytes: Int64
+    """Bytes moved, for copies; -1 where unknown or not a copy."""
+    represents: Int32
+    """How many identical ranks this row stands for (1 in a measured trace)."""
+    source_row: Int64
+    """Position of the event in its source file, from 0."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostRows(Table):
+    """What the host did: launches, synchronizations, annotations, operators."""
+
+    start_ns: Int64
+    end_ns: Int64
+    rank: Int32
+    thread: Int32
+    """Index into `Timeline.threads`."""
+    kind: Int8
+    """A `HostKind`."""
+    name: Int32
+    source_row: Int64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives(Table):
+    """One row per call of a collective on one rank."""
+
+    rank: Int32
+    group: Int32
+    """Index into `Timeline.groups`."""
+    sequence: Int64
+    """Sequence number in the group, as the framework counted it; -1 where unknown."""
+    collective: Int32
+    """Index into `Timeline.names`: all_reduce, all_gather, ...; -1 where unknown."""
+    library: Int32
+    """Index into `Timeline.names`: nccl, gloo, deepep, ..."""
+    dtype: Int32
+    """Index into `Timeline.names`: Float, BFloat16, ...; -1 where unknown."""
+    payload_bytes: Int64
+    """As DESIGN defines it per collective: all-reduce and reduce-scatter input, all-gather output, all-to-all and p2p sent."""
+    peer: Int32
+    """The other rank of a p2p call, or the root of a rooted collective; -1 where unknown."""
+    call_site: Int32
+    """Index into `Timeline.names`: the operator or annotation that issued it."""
+    issue_ns: Int64
+    """Start of the operator that issued it; `UNKNOWN_NS` where the trace does not say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A stream of a device, or a thread of a CPU-only rank."""
+
+    rank: int
+    device: int
+    label: str
+    """As the trace names it: the stream or thread id."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A thread of the host."""
+
+    rank: int
+    process: str
+    label: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A process group, as the trace describes it."""
+
+    name: str | None
+    description: str | None
+    size: int | None
+    ranks: tuple[int, ...] | None
+    """The members, or None where the trace does not list them (or cuts the list short)."""
+    note: str | None = None
+    """How the group was found, when not by name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """One rank, and how it is known."""
+
+    rank: int
+    rank_source: str
+    """distributedInfo, file name, process order, or assumed."""
+    world_size: int | None
+    source: str
+    """Base name of the file that it was read from."""
+    on_cpu: bool
+    """True where the rank has no device rows: its operations are operators and gloo spans on the host."""
+    clock: int
+    """Ranks with the same number share one clock."""
+    resolution_ns: int
+    """1000 where the trace has whole microseconds only."""
+    device_model: str | None = None
+    groups: tuple[int, ...] = ()
+    """Indices into `Timeline.groups`: the groups that the trace lists for this rank, used or not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something about the input that the reader of a report has to know."""
+
+    code: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What happened on some ranks. See the module docstring for units and for what -1 means."""
+
+    provenance: str
+    """measured or simulated."""
+    origin_ns: int
+    """What time 0 is on the clock of the traces."""
+    ranks: tuple[RankInfo, ...]
+    lanes: tuple[Lane, ...]
+    threads: tuple[Thread, ...]
+    groups: tuple[Group, ...]
+    names: tuple[str, ...]
+    ops: Operations
+    host: HostRows
+    collectives: Collectives
+    recognized: NDArray[np.bool_]
+    """Per name: whether the kernel table knows it. Shape (len(names),)."""
+    notes: tuple[Note, ...] = ()
+
+    def name_of(self, index: int) -> str | None:
+        """The interned name, or None for -1."""
+        return None if index < 0 else self.names[index]
+
+    def validate(self) -> None:
+        """Assert that every index is in range, and that no operation ends before it starts."""
+        assert (self.ops.end_ns >= self.ops.start_ns).all()
+        assert len(self.recognized) == len(self.names)
+        for indices, target in (
+            (self.ops.lane, self.lanes),
+            (self.ops.name, self.names),
+            (self.ops.thread, self.threads),
+            (self.ops.collective, self.collectives),
+            (self.collectives.group, self.groups),
+            (self.collectives.collective, self.names),
+        ):
+            assert len(indices) == 0 or (indices.max() < len(target) and indices.min() >= NONE)
+        ranks = {rank.rank for rank in self.ranks}
+        assert len(ranks) == len(self.ranks)
+        assert ranks.issuperset(np.unique(self.ops.rank).tolist())
+
+
+class Interner:
+    """Gives equal values one small id, in order of first appearance."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._ids: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        found = self._ids.get(value)
+        if found is None:
+            found = self._ids[value] = len(self.values)
+            self.values.append(value)
+        return found
+
+    def optional(self, value: Any) -> int:
+        """The id of the value, or -1 for None."""
+        return NONE if value is None else self(value)
+
+
+def concatenate(timelines: Sequence[Timeline]) -> Timeline:
+    """One Timeline from several with different ranks: tables appended, ids and origins made common."""
+    assert timelines
+    if len(timelines) == 1:
+        return timelines[0]
+    origin = min(timeline.origin_ns for timeline in timelines)
+    names, groups = Interner(), Interner()
+    lanes: list[Lane] = []
+    threads: list[Thread] = []
+    ranks: list[RankInfo] = []
+    ops, host, collectives, recognized = [], [], [], {}
+    for timeline in timelines:
+        name = _remap([names(value) for value in timeline.names])
+        group = _remap([groups(value) for value in timeline.groups])
+        recognized.update(zip(timeline.names, timeline.recognized.tolist(), strict=True))
+        move = timeline.origin_ns - origin
+        table = timeline.ops
+        ops.append(
+            table.replace(
+                start_ns=table.start_ns + move,
+                end_ns=table.end_ns + move,
+                launch_ns=_shift(table.launch_ns, move),
+                lane=_offset(table.lane, len(lanes)),
+                thread=_offset(table.thread, len(threads)),
+                name=name(table.name),
+                call_site=name(table.call_site),
+                collective=_offset(table.collective, sum(map(len, collectives))),
+            )
+        )
+        rows = timeline.host
+        host.append(
+            rows.replace(
+                start_ns=rows.start_ns + move,
+                end_ns=rows.end_ns + move,
+                thread=_offset(rows.thread, len(threads)),
+                name=name(rows.name),
+            )
+        )
+        calls = timeline.collectives
+        collectives.append(
+            calls.replace(
+                group=group(calls.group),
+                collective=name(calls.collective),
+                library=name(calls.library),
+                dtype=name(calls.dtype),
+                call_site=name(calls.call_site),
+                issue_ns=_shift(calls.issue_ns, move),
+            )
+        )
+        lanes.extend(timeline.lanes)
+        threads.extend(timeline.threads)
+        ranks.extend(
+            dataclasses.replace(rank, groups=tuple(group(np.asarray(rank.groups, dtype=np.int32)).tolist()))
+            for rank in timeline.ranks
+        )
+    return Timeline(
+        provenance=timelines[0].provenance,
+        origin_ns=origin,
+        ranks=tuple(ranks),
+        lanes=tuple(lanes),
+        threads=tuple(threads),
+        groups=tuple(groups.values),
+        names=tuple(names.values),
+        ops=Operations.concatenate(ops),
+        host=HostRows.concatenate(host),
+        collectives=Collectives.concatenate(collectives),
+        recognized=np.fromiter((recognized[value] for value in names.values), dtype=bool, count=len(names.values)),
+        notes=tuple(dict.fromkeys(note for timeline in timelines for note in timeline.notes)),
+    )
+
+
+def _remap(table: list[int]) -> Callable[[Int32], Int32]:
+    # The extra last entry maps -1 to itself.
+    array = np.array([*table, NONE], dtype=np.int32)
+    return lambda ids: array[ids]
+
+
+def _offset(ids: Int32, offset: int) -> Int32:
+    return np.where(ids >= 0, ids + offset, ids).astype(np.int32)
+
+
+def _shift(times: Int64, move: int) -> Int64:
+    return np.where(times == UNKNOWN_NS, times, times + move)
