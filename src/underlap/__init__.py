@@ -11,7 +11,7 @@ Names are loaded on first use, so that importing the package is quick.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from underlap._version import VERSION as __version__
+from underlap._version import __version__
 
 if TYPE_CHECKING:
     from underlap.errors import UnderlapError

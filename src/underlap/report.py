@@ -115,11 +115,11 @@ class FamilyRow(Record):
     under_fused_ns: int
     exposed_ns: int
     exposed_share_ns: int
-    """Like exposed_ns, but a slice in which several families run is split equally: this column adds up to the ranks' exposed_ns."""
+    """Like exposed_ns, but a slice with several families in it is split equally: this column adds up to the ranks' exposed_ns."""
     hidden_share: float | None
     """hidden / communication, as kernel time."""
     busbw_kernel_gbps: float | None
-    """Bus bandwidth in GB/s (10^9 bytes) over kernel time: a lower bound, as kernel time contains waiting. Factors as nccl-tests."""
+    """Bus bandwidth (factors as nccl-tests) in GB/s of 10^9 bytes, over kernel time, which contains waiting: a lower bound."""
 
 
 class StepRow(Record):
