@@ -1,0 +1,175 @@
+"""The rows of one Kineto file to a Timeline: ranks, launches, call sites, collectives, notes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from underlap.errors import NotATraceError
+from underlap.read import calls, cpu, device
+from underlap.read.identity import rank_from_metadata, rank_from_name
+from underlap.read.json_events import EventFile
+from underlap.read.names import NameTable
+from underlap.read.nesting import Nesting
+from underlap.read.rows import Context, FileRows, Parts
+from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Int64, Interner, Note, Operations, RankInfo, Thread, Timeline
+
+_SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
+_SYNC_PREFIX = ("gloo:", "mpi:", "ucc:")
+
+
+def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Timeline:
+    """See the module docstring. Raises NotATraceError when the rows say nothing about a device or a CPU rank."""
+    names, groups = Interner(), Interner()
+    info = file.metadata.get("distributedInfo")
+    config = calls.groups_from_config(info.get("pg_config")) if isinstance(info, dict) else []
+    rank, world = rank_from_metadata(file.metadata)
+    source = "distributedInfo"
+    if rank is None:
+        rank, source = rank_from_name(path), "file name"
+    if rank is None:
+        rank, source = 0, "assumed"
+    on_cpu = len(rows.device["start"]) == 0
+    nesting = _nesting(rows)
+    context = Context(rows=rows, table=table, names=names, groups=groups, config=config, nesting=nesting, rank=rank)
+    if on_cpu:
+        _check_cpu(path, rows)
+        parts = cpu.parts(context)
+    else:
+        parts = device.parts(context)
+    rank_numbers = sorted(set(parts.process_rank.values())) or [rank]
+    if len(rank_numbers) > 1:
+        source = "process order"
+    host, threads = _host_rows(rows, parts, rank, names)
+    origin = min([int(column.min()) for column in (parts.ops.start_ns, host.start_ns) if len(column)])
+    listed = tuple(groups(group) for group in config)
+    infos = tuple(
+        RankInfo(
+            rank=number,
+            rank_source=source,
+            world_size=world,
+            source=path.name,
+            on_cpu=on_cpu,
+            clock=0,
+            resolution_ns=_resolution(parts.ops),
+            device_model=_device_model(file.metadata, parts, number),
+            groups=listed,
+        )
+        for number in rank_numbers
+    )
+    timeline = Timeline(
+        provenance="measured",
+        origin_ns=origin,
+        ranks=infos,
+        lanes=tuple(parts.lanes),
+        threads=threads,
+        groups=tuple(groups.values),
+        names=tuple(names.values),
+        ops=_relative(parts.ops, origin),
+        host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
+        collectives=parts.collectives.replace(
+            issue_ns=np.where(parts.collectives.issue_ns == UNKNOWN_NS, UNKNOWN_NS, parts.collectives.issue_ns - origin)
+        ),
+        recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
+        notes=tuple(_notes(path, file, rows) + parts.notes),
+    )
+    timeline.validate()
+    return timeline
+
+
+def _check_cpu(path: Path, rows: FileRows) -> None:
+    launches = [name for name in rows.host_names if re.match(r"(?:cuda|hip|cu)(?:Launch|GraphLaunch|Memcpy)", name)]
+    if launches:
+        raise NotATraceError(
+            f"{path}: no device events in this trace, though its host launches device work ({launches[0]}); "
+            "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+        )
+    if HostKind.OPERATOR not in rows.host["kind"] and not any(name.startswith(_SYNC_PREFIX) for name in rows.host_names):
+        raise NotATraceError(
+            f"{path}: no device events, no operators and no gloo spans among its {rows.events} events; "
+            "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+        )
+
+
+def _nesting(rows: FileRows) -> tuple[Nesting, Int64]:
+    """The tree of operators and annotations, and the host row of each of its rows."""
+    host = rows.host
+    # Spans of asynchronous work (gloo:send) overlap their thread's other ranges and nest in nothing.
+    spans = {number for number, name in enumerate(rows.host_names) if name.startswith(_SYNC_PREFIX)}
+    named = (host["kind"] == HostKind.OPERATOR) | (host["kind"] == HostKind.ANNOTATION)
+    if spans:
+        named &= ~np.isin(host["name"], list(spans))
+    index = np.flatnonzero(named)
+    return Nesting(host["thread"][index].astype(np.int32), host["start"][index], host["end"][index]), index
+
+
+def _host_rows(rows: FileRows, parts: Parts, rank: int, names: Interner) -> tuple[HostRows, tuple[Thread, ...]]:
+    host = rows.host
+    kind = host["kind"].copy()
+    runtime = kind == HostKind.RUNTIME
+    kind[runtime & parts.launching] = HostKind.LAUNCH
+    blocking = [number for number, name in enumerate(rows.host_names) if _SYNC_NAME.match(name)]
+    kind[runtime & np.isin(host["name"], blocking)] = HostKind.SYNC
+    name_ids = np.array([names(name) for name in rows.host_names], dtype=np.int32)
+    thread_rank = np.array([parts.process_rank.get(process, rank) for process, _ in rows.threads], dtype=np.int32)
+    threads = tuple(
+        Thread(rank=int(number), process=str(process), label=rows.thread_names.get((process, thread), str(thread)))
+        for number, (process, thread) in zip(thread_rank, rows.threads, strict=True)
+    )
+    table = HostRows.from_columns(
+        start_ns=host["start"],
+        end_ns=host["end"],
+        rank=thread_rank[host["thread"]] if len(host["thread"]) else [],
+        thread=host["thread"],
+        kind=kind,
+        name=name_ids[host["name"]] if len(host["name"]) else [],
+        source_row=host["row"],
+    )
+    return table, threads
+
+
+def _relative(ops: Operations, origin: int) -> Operations:
+    order = np.argsort(ops.start_ns, kind="stable")
+    ops = ops.take(order)
+    return ops.replace(
+        start_ns=ops.start_ns - origin,
+        end_ns=ops.end_ns - origin,
+        launch_ns=np.where(ops.launch_ns == UNKNOWN_NS, ops.launch_ns, ops.launch_ns - origin),
+    )
+
+
+def _resolution(ops: Operations) -> int:
+    whole = (ops.start_ns % 1000 == 0).all() and (ops.end_ns % 1000 == 0).all()
+    return 1000 if len(ops) and whole else 1
+
+
+def _device_model(metadata: dict[str, Any], parts: Parts, rank: int) -> str | None:
+    used = {lane.device for lane in parts.lanes if lane.rank == rank}
+    properties = metadata.get("deviceProperties")
+    models = {
+        str(entry.get("name"))
+        for entry in (properties if isinstance(properties, list) else [])
+        if isinstance(entry, dict) and entry.get("id") in used and entry.get("name")
+    }
+    return models.pop() if len(models) == 1 else None
+
+
+def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
+    damage, notes = file.damage, []
+    if damage.truncated:
+        notes.append(Note(code="truncated", text=f"{path.name}: {damage.truncated}; {rows.events} complete events were used"))
+    if damage.skipped:
+        text = f"{path.name}: {damage.skipped} events could not be read and are left out (first: {damage.first_skipped})"
+        notes.append(Note(code="events_skipped", text=text))
+    if damage.mended:
+        text = f"{path.name}: {damage.mended} events were not valid JSON (control characters, quotes, NaN) and were mended"
+        notes.append(Note(code="events_mended", text=text))
+    if damage.metadata:
+        notes.append(Note(code="metadata_lost", text=f"{path.name}: {damage.metadata}"))
+    for what, count in rows.dropped.items():
+        notes.append(Note(code="events_dropped", text=f"{path.name}: {count} events {what} are left out"))
+    return notes
+

@@ -1,0 +1,374 @@
+"""Device rows of a Kineto file: which process they belong to, what launched them, which calls of collectives they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underlap.read.calls import CallInfo, from_metadata, from_shapes
+from underlap.read.names import is_copy_name, is_peer_copy_name
+from underlap.read.rows import Context, FileRows, Parts
+from underlap.timeline import NONE, UNKNOWN_NS, Collectives, HostKind, Int32, Int64, Lane, Note, OpClass, Operations
+
+_ON_DEVICE = (OpClass.COMMUNICATION, OpClass.FUSED, OpClass.WAIT)
+
+
+def parts(context: Context) -> Parts:
+    """The operations and collectives of a file with device rows."""
+    rows = context.rows
+    notes: list[Note] = []
+    _drop_duplicates(rows, notes)
+    launch, process_rank = _launches(rows, context.rank, notes)
+    inner, parent = _call_sites(context, launch)
+    chains = _Chains(context, parent)
+    op_class = _classes(context, inner, chains, notes)
+    collectives, owner = _collectives(context, op_class, inner, chains, process_rank, launch)
+    lanes, lane = _lanes(rows, launch, process_rank, context.rank)
+    device = rows.device
+    host = rows.host
+    name_ids = np.array([context.names(name) for name in rows.device_names], dtype=np.int32)
+    site_names = np.array([*(context.names(name) for name in rows.host_names), NONE], dtype=np.int32)
+    known = launch >= 0
+    launching = np.zeros(len(host["start"]), dtype=bool)
+    launching[launch[known]] = True
+    if not known.all():
+        notes.append(
+            Note(code="launch_unknown", text=f"{int((~known).sum())} of {len(known)} device rows have no launch in the trace")
+        )
+    operations = Operations.from_columns(
+        start_ns=device["start"],
+        end_ns=device["end"],
+        launch_ns=np.where(known, host["start"][launch] if len(host["start"]) else 0, UNKNOWN_NS),
+        rank=np.array([entry.rank for entry in lanes], dtype=np.int32)[lane],
+        device=np.array([entry.device for entry in lanes], dtype=np.int32)[lane],
+        lane=lane,
+        thread=np.where(known, host["thread"][launch] if len(host["start"]) else 0, NONE),
+        op_class=op_class,
+        name=name_ids[device["name"]],
+        call_site=site_names[np.where(inner >= 0, host["name"][inner] if len(host["start"]) else 0, NONE)],
+        collective=owner,
+        graph=_small(device["graph"]),
+        nbytes=device["bytes"],
+        represents=np.ones(len(launch)),
+        source_row=device["row"],
+    )
+    return Parts(
+        ops=operations,
+        collectives=collectives,
+        lanes=lanes,
+        launching=launching,
+        process_rank=process_rank,
+        notes=notes,
+    )
+
+
+def _drop_duplicates(rows: FileRows, notes: list[Note]) -> None:
+    """Remove rows that repeat another one in lane, name, times and correlation: one stream cannot run both."""
+    device = rows.device
+    keys = ("lane", "start", "end", "name", "correlation")
+    order = np.lexsort([device["row"], *(device[key] for key in reversed(keys))])
+    same = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for key in keys:
+        column = device[key][order]
+        same &= column[1:] == column[:-1]
+    same &= device["correlation"][order][1:] >= 0
+    if not same.any():
+        return
+    extra = order[1:][same]
+    keep = np.ones(len(order), dtype=bool)
+    keep[extra] = False
+    place = np.cumsum(keep) - 1
+    rows.device = {key: column[keep] for key, column in device.items()}
+    rows.device_args = {int(place[at]): args for at, args in rows.device_args.items() if keep[at]}
+    notes.append(Note(code="duplicates", text=f"{len(extra)} device rows repeat another one exactly and are left out"))
+
+
+def _launches(rows: FileRows, rank: int, notes: list[Note]) -> tuple[Int64, dict[Any, int]]:
+    """The host row that launched each device row (-1 where none), and the rank of each process if there are several.
+
+    Correlation ids are unique per process only. In a file with several launching processes, each device is given to the
+    process whose launches fit most of its rows.
+    """
+    host, device = rows.host, rows.device
+    runtime = np.flatnonzero((host["kind"] == HostKind.RUNTIME) & (host["correlation"] >= 0))
+    process_of_thread = {thread: process for thread, (process, _) in enumerate(rows.threads)}
+    processes = sorted({process_of_thread[int(thread)] for thread in np.unique(host["thread"][runtime])}, key=str)
+    matches = {}
+    threads = host["thread"][runtime]
+    for process in processes:
+        mine = [thread for thread, owner in process_of_thread.items() if owner == process]
+        matches[process] = _match(rows, runtime[np.isin(threads, mine)])
+    if len(matches) <= 1:
+        return (matches.popitem()[1] if matches else np.full(len(device["start"]), NONE, dtype=np.int64)), {}
+    result = np.full(len(device["start"]), NONE, dtype=np.int64)
+    owner_of_device: dict[tuple[Any, Any], Any] = {}
+    device_keys = [(process, number) for process, number, _ in rows.lanes]
+    for key in dict.fromkeys(device_keys):
+        lanes = [lane for lane, other in enumerate(device_keys) if other == key]
+        mask = np.isin(device["lane"], lanes)
+        fits = {process: int((found[mask] >= 0).sum()) for process, found in matches.items()}
+        best = max(fits, key=lambda process: fits[process])
+        if fits[best]:
+            owner_of_device[key] = best
+            result[mask] = matches[best][mask]
+    owners = list(dict.fromkeys(owner_of_device[key] for key in sorted(owner_of_device, key=str)))
+    if len(owners) <= 1:
+        return result, {}
+    ranks = {process: number for number, process in enumerate(owners)}
+    text = ", ".join(f"process {process} = rank {number}" for process, number in ranks.items())
+    notes.append(Note(code="rank_assumed", text=f"several processes in one file, numbered in order of their devices: {text}"))
+    return result, ranks
+
+
+def _match(rows: FileRows, runtime: Int64) -> Int64:
+    """For each device row: the host row of `runtime` with its correlation that starts before it, or -1."""
+    host, device = rows.host, rows.device
+    result = np.full(len(device["start"]), NONE, dtype=np.int64)
+    if len(runtime) == 0:
+        return result
+    ordered = runtime[np.lexsort((host["start"][runtime], host["correlation"][runtime]))]
+    keys = host["correlation"][ordered]
+    at = np.searchsorted(keys, device["correlation"], side="left")
+    inside = np.minimum(at, len(keys) - 1)
+    found = (device["correlation"] >= 0) & (at < len(keys)) & (keys[inside] == device["correlation"])
+    # A millisecond of tolerance: host and device clocks are aligned by the profiler, not equal.
+    found &= host["start"][ordered[inside]] <= device["end"] + 1_000_000
+    result[found] = ordered[inside[found]]
+    return result
+
+
+def _call_sites(context: Context, launch: Int64) -> tuple[Int64, Int64]:
+    """The host row of the innermost operator or annotation around each launch, and each host row's parent; -1 for none."""
+    nesting, index = context.nesting
+    host = context.rows.host
+    inner = np.full(len(launch), NONE, dtype=np.int64)
+    known = np.flatnonzero(launch >= 0)
+    if len(index) and len(known):
+        rows = launch[known]
+        found = nesting.innermost(host["thread"][rows].astype(np.int32), host["start"][rows])
+        inner[known] = np.where(found >= 0, index[found], NONE)
+    parent = np.full(len(host["start"]), NONE, dtype=np.int64)
+    if len(index):
+        parents = nesting.parents()
+        parent[index] = np.where(parents >= 0, index[parents], NONE)
+    return inner, parent
+
+
+class _Chains:
+    """What the host ranges around a launch say about the call of a collective that it belongs to."""
+
+    def __init__(self, context: Context, parent: Int64) -> None:
+        self._rows = context.rows
+        self._parent = parent
+        self._found: dict[int, tuple[CallInfo, int, int]] = {}
+        # First row wins where an id repeats.
+        self._by_external: dict[int, int] = {}
+        for row in context.rows.host_args:
+            external = int(context.rows.host["external"][row])
+            if external >= 0:
+                self._by_external.setdefault(external, row)
+
+    def around(self, row: int) -> tuple[CallInfo, int, int]:
+        """(what the call is, its outermost host row, the host row around it); -1 where there is none."""
+        known = self._found.get(row)
+        if known is not None:
+            return known
+        sources: list[tuple[int, CallInfo]] = []
+        outermost, site = NONE, NONE
+        at = row
+        while at >= 0:
+            args = self._rows.host_args.get(at)
+            if args is not None:
+                name = self._rows.host_names[self._rows.host["name"][at]]
+                sources.append(_described(name, args))
+                outermost = at
+            elif outermost >= 0:
+                site = at
+                break
+            at = int(self._parent[at])
+        info = CallInfo()
+        for _, source in sorted(sources, key=lambda entry: entry[0]):
+            info = info.filled_by(source)
+        self._found[row] = info, outermost, site
+        return self._found[row]
+
+    def by_external(self, external: int, correlation: int) -> int:
+        """The call with this External id, or -1. Old traces repeat the correlation there, which says nothing."""
+        if external < 0 or external == correlation:
+            return NONE
+        return self._by_external.get(external, NONE)
+
+
+def _described(name: str, args: Any) -> tuple[int, CallInfo]:
+    if name == "record_param_comms":
+        return 0, from_metadata(args)
+    return (1 if "::" in name else 2), from_shapes(name, args)
+
+
+def _classes(context: Context, inner: Int64, chains: _Chains, notes: list[Note]) -> NDArray[np.int8]:
+    """The class of each device row, by name; of copies, by kind and by the call that they belong to."""
+    rows, device = context.rows, context.rows.device
+    by_name = np.array([int(context.table.recognize(name).op_class) for name in rows.device_names], dtype=np.int8)
+    copy_name = np.array([is_copy_name(name) for name in rows.device_names], dtype=bool)
+    peer_name = np.array([is_peer_copy_name(name) for name in rows.device_names], dtype=bool)
+    op_class = by_name[device["name"]]
+    copies = (device["copy"] == 1) | copy_name[device["name"]]
+    op_class[copies] = OpClass.COPY
+    # Kineto puts the collective's arguments on the kernel, whatever the kernel is called.
+    for at in rows.device_args:
+        if op_class[at] == OpClass.COMPUTE and from_metadata(rows.device_args[at]).collective is not None:
+            op_class[at] = OpClass.COMMUNICATION
+    on_device = np.isin(op_class, _ON_DEVICE)
+    called = {chains.around(int(row))[1] for row in np.unique(inner[on_device]) if row >= 0}
+    peer = peer_name[device["name"]] & copies
+    # Any other device-to-device copy is a collective's transfer only if its call launched no communication kernel
+    # (zero-CTA collectives); else it is the library's local copy in or out.
+    maybe = peer | (copies & np.array(["DtoD" in name for name in rows.device_names], dtype=bool)[device["name"]])
+    for at in np.flatnonzero(maybe & (inner >= 0)).tolist():
+        info, call, _ = chains.around(int(inner[at]))
+        if call < 0 or info.collective is None:
+            continue
+        single = info.group is None or info.group.size in (None, 1)
+        if peer[at] or (call not in called and not single):
+            op_class[at] = OpClass.COMMUNICATION
+    _note_peer_copies(device, peer & (op_class == OpClass.COPY), notes)
+    return op_class
+
+
+def _note_peer_copies(device: dict[str, Int64], left: NDArray[np.bool_], notes: list[Note]) -> None:
+    if left.any():
+        length = int((device["end"] - device["start"])[left].sum())
+        text = f"{int(left.sum())} peer-to-peer copies ({length / 1e6:.3f} ms) belong to no known collective; counted as copies"
+        notes.append(Note(code="peer_copies", text=text))
+
+
+def _collectives(
+    context: Context,
+    op_class: NDArray[np.int8],
+    inner: Int64,
+    chains: _Chains,
+    process_rank: dict[Any, int],
+    launch: Int64,
+) -> tuple[Collectives, Int32]:
+    """One row per call, and for each device row the call that it belongs to (-1 for none)."""
+    rows, device = context.rows, context.rows.device
+    owner = np.full(len(op_class), NONE, dtype=np.int32)
+    calls: dict[tuple[Any, ...], int] = {}
+    found: list[dict[str, int]] = []
+    for at in np.flatnonzero(np.isin(op_class, _ON_DEVICE)).tolist():
+        row = int(inner[at])
+        if row < 0:
+            row = chains.by_external(int(device["external"][at]), int(device["correlation"][at]))
+        info, call, site = chains.around(row) if row >= 0 else (CallInfo(), NONE, NONE)
+        args = rows.device_args.get(at)
+        if args is not None:
+            info = from_metadata(args).filled_by(info)
+        recognition = context.table.recognize(rows.device_names[device["name"][at]])
+        if info.collective is None:
+            info = dataclasses.replace(info, collective=recognition.collective)
+        key = (call, info.collective, info.sequence) if call >= 0 else (NONE, at)
+        if key not in calls:
+            calls[key] = len(found)
+            process = rows.threads[int(rows.host["thread"][launch[at]])][0] if launch[at] >= 0 else None
+            library = recognition.library or "copy_engine"
+            found.append(
+                {
+                    "rank": process_rank.get(process, context.rank),
+                    "library": context.names(library),
+                    "call_site": _site_name(context, rows, row, call, site),
+                    "issue_ns": int(rows.host["start"][call]) if call >= 0 else UNKNOWN_NS,
+                    **call_columns(context, info),
+                }
+            )
+        owner[at] = calls[key]
+    return collective_table(found), owner
+
+
+def call_columns(context: Context, info: CallInfo) -> dict[str, int]:
+    """The columns of a `Collectives` row that a CallInfo decides."""
+    group = _resolved(context, info)
+    payload = info.payload(group.size if group else None)
+    return {
+        "group": context.groups(group) if group else NONE,
+        "sequence": NONE if info.sequence is None else info.sequence,
+        "collective": context.names.optional(info.collective),
+        "dtype": context.names.optional(info.dtype),
+        "payload_bytes": NONE if payload is None else payload,
+        "peer": NONE if info.peer is None else info.peer,
+    }
+
+
+def collective_table(found: list[dict[str, int]]) -> Collectives:
+    """The table of the calls found, in that order."""
+    return Collectives.from_columns(**{name: [call[name] for call in found] for name in Collectives.dtypes()})
+
+
+def _resolved(context: Context, info: CallInfo) -> Any:
+    """The call's group, with what the file's metadata says of the group of that name."""
+    group = info.group
+    if group is None or group.name is None:
+        return group
+    for listed in context.config:
+        if listed.name == group.name and (group.ranks is None or listed.ranks in (None, group.ranks)):
+            return dataclasses.replace(
+                listed,
+                ranks=group.ranks or listed.ranks,
+                size=group.size or listed.size,
+                description=group.description or listed.description,
+            )
+    return group
+
+
+def _site_name(context: Context, rows: FileRows, row: int, call: int, site: int) -> int:
+    """What to show as the call site: the range around the call, else the call, else the innermost range."""
+    for candidate in (site, call, row):
+        if candidate >= 0:
+            return context.names(rows.host_names[rows.host["name"][candidate]])
+    return NONE
+
+
+def _lanes(rows: FileRows, launch: Int64, process_rank: dict[Any, int], rank: int) -> tuple[list[Lane], Int32]:
+    """The lanes, and the lane of each device row. A lane's rank is its launching process's where there are several."""
+    lane_rank = dict.fromkeys(range(len(rows.lanes)), rank)
+    if process_rank:
+        votes: dict[int, Counter[int]] = {}
+        for lane, row in zip(rows.device["lane"].tolist(), launch.tolist(), strict=True):
+            if row >= 0:
+                process = rows.threads[int(rows.host["thread"][row])][0]
+                votes.setdefault(lane, Counter())[process_rank[process]] += 1
+        by_device: dict[Any, Counter[int]] = {}
+        for lane, (process, number, _) in enumerate(rows.lanes):
+            by_device.setdefault((process, number), Counter()).update(votes.get(lane, Counter()))
+        for lane, (process, number, _) in enumerate(rows.lanes):
+            counted = by_device[(process, number)]
+            lane_rank[lane] = counted.most_common(1)[0][0] if counted else 0
+    unique: dict[Lane, int] = {}
+    place = []
+    for lane, (_, number, stream) in enumerate(rows.lanes):
+        entry = Lane(rank=lane_rank[lane], device=_device_number(number), label=_label(stream))
+        place.append(unique.setdefault(entry, len(unique)))
+    return list(unique), np.array(place, dtype=np.int32)[rows.device["lane"]]
+
+
+def _device_number(value: Any) -> int:
+    text = str(value).strip()
+    digits = text.rsplit(maxsplit=1)[-1] if text else ""
+    return int(digits) if digits.isdecimal() and len(digits) < 10 else 0
+
+
+def _label(stream: Any) -> str:
+    if isinstance(stream, str) and stream.lower().startswith("0x"):
+        return str(int(stream, 16))
+    return str(stream)
+
+
+def _small(values: Int64) -> Int64:
+    """Ids that fit int32; others have no use beyond equality and are numbered anew."""
+    if len(values) and values.max() > np.iinfo(np.int32).max:
+        unique, numbers = np.unique(values, return_inverse=True)
+        return np.where(values >= 0, numbers + (0 if unique[0] >= 0 else -1), NONE)
+    return values

@@ -1,0 +1,294 @@
+"""PyTorch profiler (Kineto) traces to a Timeline: torch 1.8 to today, CUDA, ROCm, MTIA, and CPU-only ranks.
+
+One pass over the file fills columns; then device rows are linked to the calls that launched them (correlation) and to the
+operators around those calls (nesting on the launching thread). Flow arrows and Python stacks are not read.
+What it does not do: decide groups, axes or steps from anything but what the trace says; that is analysis.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from underlap.errors import NotATraceError
+from underlap.read.build import build
+from underlap.read.calls import CALL_NAME
+from underlap.read.json_events import Args, Event, EventFile
+from underlap.read.names import NameTable
+from underlap.read.numbers import integers, nanoseconds, valid
+from underlap.read.rows import DEVICE_COLUMNS, HOST_COLUMNS, FileRows
+from underlap.timeline import HostKind, Int64, Timeline
+
+_KERNEL_CATEGORIES = {"kernel", "mtia_ccp_events", "hpu_op"}
+_COPY_CATEGORIES = {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+_RUNTIME_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "hip_driver"}
+_HOST_CATEGORIES = {
+    **dict.fromkeys(_RUNTIME_CATEGORIES, HostKind.RUNTIME),
+    **dict.fromkeys(
+        ("mtia_runtime", "xpu_runtime", "xpu_driver", "privateuse1_runtime", "privateuse1_driver", "glow_runtime"),
+        HostKind.RUNTIME,
+    ),
+    "cuda_sync": HostKind.SYNC,
+    "user_annotation": HostKind.ANNOTATION,
+    "cpu_op": HostKind.OPERATOR,
+    "operator": HostKind.OPERATOR,
+}
+_NO_ARGS = Args()
+
+
+def read(path: Path, table: NameTable, report_bytes: Callable[[int], None] | None = None) -> Timeline:
+    """The Timeline of one file. Raises NotATraceError or UnreadableError when the file holds nothing to use.
+
+    A rank that neither the file nor its name tells is 0 with `rank_source` "assumed"; the caller may renumber it.
+    """
+    file = EventFile(path, report_bytes)
+    rows = _Collector(table)
+    for batch in file.batches():
+        rows.add(batch)
+    if rows.events == 0:
+        raise NotATraceError(
+            f"{path}: the list of trace events holds no event"
+            + (f" ({file.damage.skipped} could not be read: {file.damage.first_skipped})" if file.damage.skipped else "")
+        )
+    if rows.timed == 0:
+        raise NotATraceError(
+            f"{path}: none of its {rows.events} events has a phase, a timestamp and a category of a profiler trace; "
+            "expected what torch.profiler's export_chrome_trace writes"
+        )
+    return build(path, file, rows.finish(), table)
+
+
+class _Names(dict[Any, int]):
+    """Name -> id, and for each new name whether it belongs to communication."""
+
+    def __init__(self, is_call: Callable[[str], bool]) -> None:
+        self.calls: set[int] = set()
+        self._is_call = is_call
+
+    def __missing__(self, name: Any) -> int:
+        number = self[name] = len(self)
+        if self._is_call(name if isinstance(name, str) else str(name)):
+            self.calls.add(number)
+        return number
+
+
+class _Ids(dict[Any, int]):
+    """Value -> id in order of first appearance."""
+
+    def __missing__(self, value: Any) -> int:
+        number = self[value] = len(self)
+        return number
+
+
+class _Categories(dict[Any, int]):
+    """Category as written -> HostKind, or one of the negative codes below."""
+
+    KERNEL, COPY, IGNORED = -1, -2, -3
+
+    def __missing__(self, category: Any) -> int:
+        lower = category.lower() if isinstance(category, str) else ""
+        if lower in _KERNEL_CATEGORIES:
+            kind = self.KERNEL
+        elif lower in _COPY_CATEGORIES:
+            kind = self.COPY
+        else:
+            kind = int(_HOST_CATEGORIES.get(lower, self.IGNORED))
+        self[category] = kind
+        return kind
+
+
+class _Collector:
+    """Grows columns batch by batch."""
+
+    def __init__(self, table: NameTable) -> None:
+        self.events = 0
+        self.timed = 0
+        self._categories = _Categories()
+        self._device_names = _Names(lambda name: table.recognize(name).library is not None)
+        self._host_names = _Names(lambda name: CALL_NAME.match(name) is not None)
+        self._lanes, self._threads = _Ids(), _Ids()
+        self._device: list[dict[str, Int64]] = []
+        self._host: list[dict[str, Int64]] = []
+        self._device_args: dict[int, Args] = {}
+        self._host_args: dict[int, Args] = {}
+        self._open: dict[tuple[Any, Any], list[tuple[int, Event]]] = {}
+        self._thread_names: dict[tuple[Any, Any], str] = {}
+        self._dropped: Counter[str] = Counter()
+        self._unread: Counter[str] = Counter()
+        self._sizes = [0, 0]
+
+    def add(self, batch: list[Event]) -> None:
+        """Take the events of one batch."""
+        device: list[tuple[int, Event]] = []
+        host: list[tuple[int, Event]] = []
+        kinds: list[int] = []
+        copies: list[bool] = []
+        categories = self._categories
+        for row, event in enumerate(batch, self.events):
+            phase = event.ph
+            if phase == "X":
+                kind = categories[event.cat]
+            elif phase == "E":
+                begun = self._end(event)
+                if begun is None:
+                    continue
+                row, event = begun
+                kind = categories[event.cat]
+            else:
+                if phase == "B":
+                    self._open.setdefault((event.pid, event.tid), []).append((row, event))
+                elif phase == "M":
+                    self._metadata(event)
+                continue
+            if kind >= 0:
+                host.append((row, event))
+                kinds.append(kind)
+            elif kind != _Categories.IGNORED:
+                device.append((row, event))
+                copies.append(kind == _Categories.COPY)
+            else:
+                self._unread[str(event.cat)] += 1
+        self.events += len(batch)
+        if device:
+            self._add_device(device, copies)
+        if host:
+            self._add_host(host, kinds)
+
+    def _add_device(self, found: list[tuple[int, Event]], copies: list[bool]) -> None:
+        start, end, keep = self._times(found)
+        rows = [found[at] for at in keep.tolist()]
+        args = [event.args or _NO_ARGS for _, event in rows]
+        names, calls = self._device_names, self._device_names.calls
+        name = [names[event.name] for _, event in rows]
+        lanes = self._lanes
+        lane = [
+            lanes[
+                (
+                    event.pid,
+                    event.pid if arg.device is None else arg.device,
+                    event.tid if arg.stream is None else arg.stream,
+                )
+            ]
+            for (_, event), arg in zip(rows, args, strict=True)
+        ]
+        base = self._sizes[0]
+        for at, number in enumerate(name):
+            if number in calls or args[at].collective is not None:
+                self._device_args[base + at] = _kept(args[at])
+        self._device.append(
+            {
+                "start": start,
+                "end": end,
+                "row": np.array([row for row, _ in rows], dtype=np.int64),
+                "name": np.array(name, dtype=np.int64),
+                "lane": np.array(lane, dtype=np.int64),
+                "copy": np.array(copies, dtype=np.int64)[keep],
+                "correlation": integers([arg.correlation for arg in args]),
+                "external": _external(args),
+                "graph": integers([arg.graph for arg in args]),
+                "bytes": integers([arg.nbytes for arg in args]),
+            }
+        )
+        self._sizes[0] += len(rows)
+        self.timed += len(rows)
+
+    def _add_host(self, found: list[tuple[int, Event]], kinds: list[int]) -> None:
+        start, end, keep = self._times(found)
+        rows = [found[at] for at in keep.tolist()]
+        args = [event.args or _NO_ARGS for _, event in rows]
+        names, calls = self._host_names, self._host_names.calls
+        name = [names[event.name] for _, event in rows]
+        threads = self._threads
+        base = self._sizes[1]
+        for at, number in enumerate(name):
+            if number in calls:
+                self._host_args[base + at] = _kept(args[at])
+        self._host.append(
+            {
+                "start": start,
+                "end": end,
+                "row": np.array([row for row, _ in rows], dtype=np.int64),
+                "name": np.array(name, dtype=np.int64),
+                "thread": np.array([threads[(event.pid, event.tid)] for _, event in rows], dtype=np.int64),
+                "kind": np.array(kinds, dtype=np.int64)[keep],
+                "correlation": integers([arg.correlation for arg in args]),
+                "external": _external(args),
+            }
+        )
+        self._sizes[1] += len(rows)
+        self.timed += len(rows)
+
+    def _times(self, found: list[tuple[int, Event]]) -> tuple[Int64, Int64, Int64]:
+        """Start and end of the rows whose times are usable, and their positions in `found`."""
+        start = nanoseconds([event.ts for _, event in found])
+        length = nanoseconds([event.dur for _, event in found])
+        known = valid(start) & valid(length)
+        usable = known & (length >= 0)
+        if not usable.all():
+            self._dropped["without a usable timestamp or duration"] += int((~known).sum())
+            self._dropped["with a negative duration"] += int((known & (length < 0)).sum())
+        keep = np.flatnonzero(usable)
+        return start[keep], start[keep] + length[keep], keep
+
+    def _end(self, event: Event) -> tuple[int, Event] | None:
+        """The row and event that an E phase closes, with its duration; None without a begin."""
+        stack = self._open.get((event.pid, event.tid))
+        if not stack:
+            self._dropped["that end without a begin"] += 1
+            return None
+        row, begun = stack.pop()
+        start, end = nanoseconds([begun.ts, event.ts]).tolist()
+        length = max(end - start, -1)
+        sign = "-" if length < 0 else ""
+        begun.dur = msgspec.Raw(f"{sign}{abs(length) // 1000}.{abs(length) % 1000:03d}".encode())
+        return row, begun
+
+    def _metadata(self, event: Event) -> None:
+        if event.name == "thread_name" and event.args is not None and isinstance(event.args.name, str):
+            self._thread_names[(event.pid, event.tid)] = event.args.name
+
+    def finish(self) -> FileRows:
+        """Everything collected, as whole columns."""
+        unclosed = sum(map(len, self._open.values()))
+        if unclosed:
+            self._dropped["that begin without an end"] += unclosed
+        return FileRows(
+            events=self.events,
+            device=_join(self._device, DEVICE_COLUMNS),
+            host=_join(self._host, HOST_COLUMNS),
+            device_args=self._device_args,
+            host_args=self._host_args,
+            device_names=[_text(name) for name in self._device_names],
+            host_names=[_text(name) for name in self._host_names],
+            lanes=list(self._lanes),
+            threads=list(self._threads),
+            thread_names=self._thread_names,
+            dropped={what: count for what, count in self._dropped.items() if count},
+            unread_categories=self._unread,
+        )
+
+
+def _text(name: Any) -> str:
+    return name if isinstance(name, str) else str(name)
+
+
+def _external(args: Sequence[Args]) -> Int64:
+    return integers([arg.old_external_id if arg.external_id is None else arg.external_id for arg in args])
+
+
+def _kept(args: Args) -> Args:
+    """The arguments, free of the buffer that they were decoded from."""
+    args.input_dims = msgspec.Raw(bytes(args.input_dims))
+    args.input_type = msgspec.Raw(bytes(args.input_type))
+    return args
+
+
+def _join(parts: list[dict[str, Int64]], names: tuple[str, ...]) -> dict[str, Int64]:
+    return {
+        name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0, dtype=np.int64) for name in names
+    }

@@ -1,0 +1,93 @@
+"""Numbers as traces write them, to exact integers: decimal microseconds to nanoseconds, ids of any spelling to int64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, SupportsBytes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underlap.timeline import NONE, UNKNOWN_NS, Int64
+
+_DIGITS, _DOT, _COMMA = 0x30, 0x2E, 0x2C
+_FAST_DIGITS = 15
+"""An integer of so many digits, in microseconds, is below 2^63 nanoseconds."""
+
+
+def nanoseconds(texts: Sequence[SupportsBytes | bytes]) -> Int64:
+    """Microseconds as JSON text to int64 nanoseconds; digits beyond nanoseconds are cut off.
+
+    `UNKNOWN_NS` where a text is empty, no number, or out of the range of int64. Shape (len(texts),).
+    """
+    if not texts:
+        return np.empty(0, dtype=np.int64)
+    joined = b",".join(texts)  # type: ignore[arg-type]  # msgspec.Raw is a buffer, which the stubs do not say
+    fast = _plain_decimals(joined, len(texts))
+    return fast if fast is not None else np.array([_nanoseconds(bytes(text)) for text in texts], dtype=np.int64)
+
+
+def _plain_decimals(joined: bytes, count: int) -> Int64 | None:
+    """All values at once if each is plain digits with at most one point; else None."""
+    chars = np.frombuffer(joined + b",", dtype=np.uint8)
+    commas = np.flatnonzero(chars == _COMMA)
+    dots = np.flatnonzero(chars == _DOT)
+    if len(commas) != count or int(((chars - _DIGITS) < 10).sum()) + len(dots) + count != len(chars):
+        return None
+    starts = np.concatenate(([0], commas[:-1] + 1))
+    whole = commas - starts
+    decimals = np.zeros(count, dtype=np.int64)
+    owner = np.searchsorted(commas, dots)
+    if len(np.unique(owner)) != len(owner):
+        return None
+    decimals[owner] = commas[owner] - dots - 1
+    whole[owner] = dots - starts[owner]
+    if whole.min() < 1 or whole.max() > _FAST_DIGITS or decimals.max() > 3:
+        return None
+    values = np.fromstring(joined.replace(b".", b"").decode("ascii"), dtype=np.int64, sep=",")
+    return values * 10 ** (3 - decimals)
+
+
+def _nanoseconds(text: bytes) -> int:
+    text = text.strip().strip(b'"')
+    sign = -1 if text.startswith(b"-") else 1
+    number, _, exponent = text.lstrip(b"+-").lower().partition(b"e")
+    whole, _, fraction = number.partition(b".")
+    if not (whole + fraction).isdigit() or len(text) > 64:
+        return UNKNOWN_NS
+    try:
+        shift = 3 + int(exponent or b"0") - len(fraction)
+    except ValueError:
+        return UNKNOWN_NS
+    if abs(shift) > 64:
+        return UNKNOWN_NS
+    digits = int(whole + fraction)
+    value = sign * (digits * 10**shift if shift >= 0 else digits // 10**-shift)
+    return value if abs(value) < 1 << 62 else UNKNOWN_NS
+
+
+def integers(values: Sequence[Any]) -> Int64:
+    """Ids and counts to int64: integers, decimal or `0x` strings. -1 where absent or no integer of 63 bits."""
+    try:
+        return np.fromiter((value if type(value) is int else integer(value) for value in values), np.int64, len(values))
+    except OverflowError:
+        return np.fromiter((integer(value) for value in values), np.int64, len(values))
+
+
+def integer(value: Any) -> int:
+    """One id or count, or -1."""
+    if isinstance(value, str):
+        try:
+            value = int(value, 0)
+        except ValueError:
+            return NONE
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) < value < 1 << 63:
+        return NONE
+    return value
+
+
+def valid(times: Int64) -> NDArray[np.bool_]:
+    """Where a time is known."""
+    return times != UNKNOWN_NS

@@ -1,0 +1,69 @@
+"""What the Kineto reader's steps hand to each other: the rows of one file, and the parts of a Timeline made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underlap.read.json_events import Args
+from underlap.read.names import NameTable
+from underlap.read.nesting import Nesting
+from underlap.timeline import Collectives, Group, Int64, Interner, Lane, Note, Operations
+
+DEVICE_COLUMNS = ("start", "end", "row", "name", "lane", "copy", "correlation", "external", "graph", "bytes")
+HOST_COLUMNS = ("start", "end", "row", "name", "thread", "kind", "correlation", "external")
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class FileRows:
+    """What one pass over a file collected. Columns are absolute nanoseconds and int64 ids."""
+
+    events: int
+    device: dict[str, Int64]
+    host: dict[str, Int64]
+    device_args: dict[int, Args]
+    """Arguments of device rows that may be communication, by position."""
+    host_args: dict[int, Args]
+    """Arguments of host rows that are calls of collectives, by position."""
+    device_names: list[str]
+    host_names: list[str]
+    lanes: list[tuple[Any, Any, Any]]
+    """(process as written, device, stream)"""
+    threads: list[tuple[Any, Any]]
+    """(process, thread)"""
+    thread_names: dict[tuple[Any, Any], str]
+    dropped: dict[str, int]
+    unread_categories: Counter[str]
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Parts:
+    """What the device path and the CPU path hand to the assembly. Times are absolute, ids final."""
+
+    ops: Operations
+    collectives: Collectives
+    lanes: list[Lane]
+    launching: NDArray[np.bool_]
+    """Per host row: whether it launched something."""
+    process_rank: dict[Any, int]
+    """Process as written -> rank; empty when the file is one rank."""
+    notes: list[Note]
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Context:
+    """What both paths need."""
+
+    rows: FileRows
+    table: NameTable
+    names: Interner
+    groups: Interner
+    config: list[Group]
+    """The groups that the file's metadata lists."""
+    nesting: tuple[Nesting, Int64]
+    """The tree of operators and annotations, and the host row of each of its rows."""
+    rank: int
