@@ -110,7 +110,9 @@ class FamilyRow(Record):
     payload_known_share: float
     """Share of the kernel time in calls whose payload is known."""
     communication_ns: int
-    """Union of the family's kernels per device."""
+    """Union of the family's kernels per device, without fused ones."""
+    fused_ns: int
+    """Union of its kernels that also compute."""
     hidden_ns: int
     under_fused_ns: int
     exposed_ns: int
@@ -183,7 +185,7 @@ class InstanceRow(Record):
     start_ns: int
     end_ns: int
     duration_ns: int
-    """Time in its kernels (union)."""
+    """Sum over its kernels."""
     hidden_ns: int
     exposed_ns: int
     launch_ns: int | None

@@ -298,6 +298,20 @@ class Timeline:
         assert ranks.issuperset(np.unique(self.ops.rank).tolist())
 
 
+def in_time_order(ops: Operations, collectives: Collectives) -> tuple[Operations, Collectives]:
+    """Operations sorted by start, and collectives by the start of their first operation, so that order means order of time."""
+    ops = ops.take(np.argsort(ops.start_ns, kind="stable"))
+    owners = ops.collective[ops.collective >= 0]
+    found, first = np.unique(owners, return_index=True)
+    order = found[np.argsort(first, kind="stable")]
+    # Calls without an operation come last.
+    order = np.concatenate([order, np.setdiff1d(np.arange(len(collectives)), order)]).astype(np.int64)
+    place = np.empty(len(order) + 1, dtype=np.int32)
+    place[order] = np.arange(len(order))
+    place[-1] = NONE
+    return ops.replace(collective=place[ops.collective]), collectives.take(order)
+
+
 class Interner:
     """Gives equal values one small id, in order of first appearance."""
 

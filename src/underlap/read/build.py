@@ -15,7 +15,7 @@ from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
 from underlap.read.rows import Context, FileRows, Parts
-from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Int64, Interner, Note, Operations, RankInfo, Thread, Timeline
+from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Int64, Interner, Note, Operations, RankInfo, Thread, Timeline, in_time_order
 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
 _SYNC_PREFIX = ("gloo:", "mpi:", "ucc:")
@@ -44,7 +44,8 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
     if len(rank_numbers) > 1:
         source = "process order"
     host, threads = _host_rows(rows, parts, rank, names)
-    origin = min([int(column.min()) for column in (parts.ops.start_ns, host.start_ns) if len(column)])
+    ops, collectives = in_time_order(parts.ops, parts.collectives)
+    origin = min([int(column.min()) for column in (ops.start_ns, host.start_ns) if len(column)])
     listed = tuple(groups(group) for group in config)
     infos = tuple(
         RankInfo(
@@ -54,7 +55,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
             source=path.name,
             on_cpu=on_cpu,
             clock=0,
-            resolution_ns=_resolution(parts.ops),
+            resolution_ns=_resolution(ops),
             device_model=_device_model(file.metadata, parts, number),
             groups=listed,
         )
@@ -68,11 +69,9 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         threads=threads,
         groups=tuple(groups.values),
         names=tuple(names.values),
-        ops=_relative(parts.ops, origin),
+        ops=_relative(ops, origin),
         host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
-        collectives=parts.collectives.replace(
-            issue_ns=np.where(parts.collectives.issue_ns == UNKNOWN_NS, UNKNOWN_NS, parts.collectives.issue_ns - origin)
-        ),
+        collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),
         recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
         notes=tuple(_notes(path, file, rows) + parts.notes),
     )
@@ -132,13 +131,15 @@ def _host_rows(rows: FileRows, parts: Parts, rank: int, names: Interner) -> tupl
 
 
 def _relative(ops: Operations, origin: int) -> Operations:
-    order = np.argsort(ops.start_ns, kind="stable")
-    ops = ops.take(order)
     return ops.replace(
         start_ns=ops.start_ns - origin,
         end_ns=ops.end_ns - origin,
-        launch_ns=np.where(ops.launch_ns == UNKNOWN_NS, ops.launch_ns, ops.launch_ns - origin),
+        launch_ns=_relative_times(ops.launch_ns, origin),
     )
+
+
+def _relative_times(times: Int64, origin: int) -> Int64:
+    return np.where(times == UNKNOWN_NS, times, times - origin)
 
 
 def _resolution(ops: Operations) -> int:

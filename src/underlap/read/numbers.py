@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from underlap.timeline import NONE, UNKNOWN_NS, Int64
 
 _DIGITS, _DOT, _COMMA = 0x30, 0x2E, 0x2C
-_FAST_DIGITS = 15
-"""An integer of so many digits, in microseconds, is below 2^63 nanoseconds."""
+_FAST_DIGITS = 18
+"""So many decimal digits fit int64."""
+_LARGEST_US = (1 << 63) // 1000 - 1
 
 
 def nanoseconds(texts: Sequence[SupportsBytes | bytes]) -> Int64:
@@ -42,10 +43,11 @@ def _plain_decimals(joined: bytes, count: int) -> Int64 | None:
         return None
     decimals[owner] = commas[owner] - dots - 1
     whole[owner] = dots - starts[owner]
-    if whole.min() < 1 or whole.max() > _FAST_DIGITS or decimals.max() > 3:
+    if whole.min() < 1 or (whole + decimals).max() > _FAST_DIGITS or decimals.max() > 3:
         return None
     values = np.fromstring(joined.replace(b".", b"").decode("ascii"), dtype=np.int64, sep=",")
-    return values * 10 ** (3 - decimals)
+    scale = 10 ** (3 - decimals)
+    return values * scale if (values <= _LARGEST_US * 1000 // scale).all() else None
 
 
 def _nanoseconds(text: bytes) -> int:

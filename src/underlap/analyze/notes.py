@@ -1,0 +1,129 @@
+"""What a reader has to know about the input and the figures, most important first, each thing once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underlap.analyze.calls import OUTLIER_FACTOR, CallTimes
+from underlap.analyze.groups import Calls, world_size
+from underlap.analyze.steps import Selection
+from underlap.report import UnmatchedRow
+from underlap.timeline import Note, OpClass, Timeline
+
+_NAMES_SHOWN = 3
+_NAME_LENGTH = 60
+
+
+def collect(
+    timeline: Timeline,
+    calls: Calls,
+    selection: Selection,
+    times: CallTimes,
+    outlier: NDArray[np.bool_],
+    unmatched: list[UnmatchedRow],
+) -> list[Note]:
+    """All notes of a report: what can make its figures wrong comes first."""
+    found = [
+        _no_communication(timeline, unmatched),
+        *_of_input(timeline),
+        _missing_ranks(timeline),
+        _missing_steps(timeline, selection),
+        *calls.notes,
+        _unknown_collectives(timeline, calls, times),
+        _unknown_bytes(calls, times),
+        _outliers(timeline, calls, times, outlier),
+        _coarse(timeline),
+    ]
+    return list(dict.fromkeys(note for note in found if note is not None))
+
+
+def _of_input(timeline: Timeline) -> list[Note]:
+    """The reader's notes; one that several files share in code and wording is said once, with how many files it holds for."""
+    return list(timeline.notes)
+
+
+def _no_communication(timeline: Timeline, unmatched: list[UnmatchedRow]) -> Note | None:
+    world = world_size(timeline)
+    if world is None or world < 2 or np.isin(timeline.ops.op_class, (OpClass.COMMUNICATION, OpClass.FUSED, OpClass.WAIT)).any():
+        return None
+    names = ", ".join(_short(row.name) for row in unmatched[:_NAMES_SHOWN]) or "none"
+    text = (
+        f"NO COMMUNICATION RECOGNIZED in a job of {world} ranks: every figure about overlap is empty. "
+        f"Longest kernels without a known family: {names}. Teach a name with --names FILE.yaml"
+    )
+    return Note(code="no_communication", text=text)
+
+
+def _missing_ranks(timeline: Timeline) -> Note | None:
+    world = world_size(timeline)
+    sizes = {info.world_size for info in timeline.ranks if info.world_size is not None}
+    if len(sizes) > 1:
+        return Note(code="world_size_differs", text=f"the files disagree about the world size ({sorted(sizes)}); it is unknown")
+    present = {info.rank for info in timeline.ranks}
+    if world is None or len(present) >= world:
+        return None
+    ranks = ranges(sorted(present))
+    text = f"rank{'s' if len(present) > 1 else ''} {ranks} of {world}: {world - len(present)} ranks are not in the input"
+    return Note(code="missing_ranks", text=text)
+
+
+def _missing_steps(timeline: Timeline, selection: Selection) -> Note | None:
+    absent = sorted({info.rank for info in timeline.ranks} - {rank for rank, _ in selection.stretches})
+    if not absent:
+        return None
+    return Note(code="ranks_without_steps", text=f"ranks {ranges(absent)} have none of the steps of the window and are not counted")
+
+
+def _unknown_collectives(timeline: Timeline, calls: Calls, times: CallTimes) -> Note | None:
+    unknown = times.counted & (calls.table.collective < 0)
+    if not unknown.any():
+        return None
+    length = times.duration[unknown].sum() / 1e6
+    text = f"{int(unknown.sum())} communication kernels ({length:.3f} ms) do not say which collective they are"
+    return Note(code="collective_unknown", text=text)
+
+
+def _unknown_bytes(calls: Calls, times: CallTimes) -> Note | None:
+    total = times.duration[times.counted].sum()
+    unknown = times.duration[times.counted & (calls.table.payload_bytes < 0)].sum()
+    if total == 0 or unknown == 0:
+        return None
+    return Note(code="bytes_unknown", text=f"bytes are unknown for {unknown / total:.1%} of the communication kernel time")
+
+
+def _outliers(timeline: Timeline, calls: Calls, times: CallTimes, outlier: NDArray[np.bool_]) -> Note | None:
+    if not outlier.any():
+        return None
+    worst = int(np.flatnonzero(outlier)[times.duration[outlier].argmax()])
+    name = timeline.name_of(int(calls.table.collective[worst])) or "collective"
+    text = (
+        f"{int(outlier.sum())} calls last over {OUTLIER_FACTOR}x the median of their size; "
+        f"longest: {name} on rank {int(calls.table.rank[worst])}, {times.duration[worst] / 1e6:.3f} ms"
+    )
+    return Note(code="outliers", text=text)
+
+
+def _coarse(timeline: Timeline) -> Note | None:
+    if any(info.resolution_ns > 1 for info in timeline.ranks):
+        return Note(code="microseconds", text="times are whole microseconds; kernels shorter than that are inexact")
+    return None
+
+
+def ranges(numbers: list[int]) -> str:
+    """Sorted numbers in words: 0-3, 7."""
+    parts: list[str] = []
+    start = previous = None
+    for number in [*numbers, None]:
+        if start is None or previous is None:
+            start = previous = number
+        elif number == previous + 1:
+            previous = number
+        else:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+            start = previous = number
+    return ", ".join(parts)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 3] + "..."

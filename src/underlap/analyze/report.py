@@ -1,0 +1,233 @@
+"""Timeline -> Report: the account of overlap, by the definitions of DESIGN section 4.
+
+Why time is exposed, and what would change it, is not answered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from underlap import intervals
+from underlap._version import __version__
+from underlap.analyze import accounting, calls, families, groups, notes, steps
+from underlap.report import (
+    LaneRow,
+    NoteRow,
+    Provenance,
+    RankRow,
+    Report,
+    Source,
+    StepRow,
+    StepSummary,
+    UnmatchedRow,
+    Window,
+)
+from underlap.timeline import NONE, Int64, OpClass, Timeline
+
+_STEP_PARTS = accounting.PARTS
+
+
+def report(
+    timeline: Timeline,
+    *,
+    window: str | None = None,
+    step_numbers: Sequence[int] | None = None,
+    mesh: Mapping[str, int] | None = None,
+) -> Report:
+    """The Report of a Timeline over a window ("whole", "steps", or None to choose). Raises OptionError."""
+    found = steps.find(timeline)
+    selection = steps.select(timeline, found, window, step_numbers)
+    settled = groups.settle(timeline, mesh)
+    ops_of = {key: _rows_of(timeline, key) for key in steps.devices(timeline)}
+    sets = {key: accounting.device_sets(timeline.ops.take(rows)) for key, rows in ops_of.items()}
+    times = calls.call_times(timeline, sets, selection.counted)
+    keys, family_of_call = families.number_families(timeline, settled)
+    family_of_op = np.append(family_of_call, NONE)[timeline.ops.collective]
+    amounts: dict[int, list[accounting.FamilyAmounts]] = {}
+    for key, stretches in selection.stretches.items():
+        own = ops_of[key]
+        for number, amount in accounting.family_amounts(
+            timeline.ops.take(own), family_of_op[own], sets[key], stretches
+        ).items():
+            amounts.setdefault(number, []).append(amount)
+    rank_rows = [_rank_row(timeline, key, ops_of[key], sets[key], selection) for key in selection.stretches]
+    step_rows = _step_rows(found, sets, selection)
+    outlier = calls.outliers(settled, family_of_call, times)
+    unmatched = _unmatched(timeline, selection)
+    return Report(
+        origin_ns=str(timeline.origin_ns),
+        provenance=_provenance(timeline),
+        window=_window(timeline, found, selection, sets),
+        step_summary=_step_summary(step_rows),
+        ranks=rank_rows,
+        families=families.family_rows(timeline, settled, times, keys, family_of_call, amounts),
+        steps=step_rows,
+        lanes=_lane_rows(timeline, selection),
+        instances=calls.instance_rows(timeline, settled, found, times, outlier),
+        unmatched=unmatched,
+        notes=[
+            NoteRow(code=note.code, text=note.text)
+            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched)
+        ],
+    )
+
+
+def _rows_of(timeline: Timeline, key: tuple[int, int]) -> Int64:
+    return np.flatnonzero((timeline.ops.rank == key[0]) & (timeline.ops.device == key[1]))
+
+
+def _provenance(timeline: Timeline) -> Provenance:
+    sources: dict[str, Source] = {}
+    for info in sorted(timeline.ranks, key=lambda info: info.rank):
+        if info.source in sources:
+            sources[info.source].ranks.append(info.rank)
+            continue
+        sources[info.source] = Source(
+            file=info.source,
+            ranks=[info.rank],
+            rank_source=info.rank_source,
+            world_size=info.world_size,
+            resolution_ns=info.resolution_ns,
+            on_cpu=info.on_cpu,
+            device_model=info.device_model,
+        )
+    return Provenance(
+        kind=timeline.provenance,
+        underlap_version=__version__,
+        sources=list(sources.values()),
+        ranks_counted=sorted(info.rank for info in timeline.ranks),
+        world_size=groups.world_size(timeline),
+    )
+
+
+def _window(
+    timeline: Timeline,
+    found: steps.Steps,
+    selection: steps.Selection,
+    sets: dict[tuple[int, int], accounting.DeviceSets],
+) -> Window:
+    labels = found.labels
+    outside = 0
+    for key, own in sets.items():
+        busy = intervals.merge(own.covering, own.communication, own.copy)
+        stretches = selection.stretches.get(key, intervals.EMPTY)
+        outside += intervals.length(busy) - int(intervals.covered(stretches[:, 0], stretches[:, 1], busy).sum())
+    return Window(
+        kind=selection.kind,
+        definition=selection.definition,
+        steps_found=list(labels.values()),
+        steps_used=[labels[number] for number in selection.numbers],
+        outside_ns=outside,
+    )
+
+
+def _rank_row(
+    timeline: Timeline,
+    key: tuple[int, int],
+    rows: Int64,
+    sets: accounting.DeviceSets,
+    selection: steps.Selection,
+) -> RankRow:
+    stretches = selection.stretches[key]
+    parts = {name: int(values.sum()) for name, values in sets.amounts(stretches).items()}
+    counted = timeline.ops.op_class[rows][selection.counted[rows]]
+    kernels = np.bincount(counted, minlength=len(OpClass))
+    return RankRow(
+        rank=key[0],
+        device=key[1],
+        start_ns=int(stretches[0, 0]),
+        end_ns=int(stretches[-1, 1]),
+        span_ns=int((stretches[:, 1] - stretches[:, 0]).sum()),
+        hidden_share=parts["hidden"] / parts["communication"] if parts["communication"] else None,
+        compute_kernels=int(kernels[OpClass.COMPUTE]),
+        communication_kernels=int(kernels[OpClass.COMMUNICATION] + kernels[OpClass.WAIT]),
+        fused_kernels=int(kernels[OpClass.FUSED]),
+        copies=int(kernels[OpClass.COPY]),
+        **{f"{name}_ns": value for name, value in parts.items()},
+    )
+
+
+def _step_rows(
+    found: steps.Steps, sets: dict[tuple[int, int], accounting.DeviceSets], selection: steps.Selection
+) -> list[StepRow]:
+    rows = []
+    for key, own in sets.items():
+        mine = [step for step in found.steps if (step.rank, step.device) == key]
+        borders = np.array([(step.start_ns, step.end_ns) for step in mine], dtype=np.int64).reshape(-1, 2)
+        parts = own.amounts(borders)
+        for at, step in enumerate(mine):
+            rows.append(
+                StepRow(
+                    step=step.label,
+                    rank=step.rank,
+                    device=step.device,
+                    start_ns=step.start_ns,
+                    end_ns=step.end_ns,
+                    span_ns=step.end_ns - step.start_ns,
+                    used=selection.kind == "whole" or step.number in selection.numbers,
+                    **{f"{name}_ns": int(parts[name][at]) for name in _STEP_PARTS},
+                )
+            )
+    return rows
+
+
+def _step_summary(rows: list[StepRow]) -> StepSummary | None:
+    used = [row for row in rows if row.used]
+    if not used:
+        return None
+    spans = np.array([row.span_ns for row in used])
+    slowest = used[int(spans.argmax())]
+    return StepSummary(
+        count=len({row.step for row in used}),
+        median_ns=int(np.median(spans)),
+        min_ns=int(spans.min()),
+        max_ns=int(spans.max()),
+        slowest_step=slowest.step,
+        slowest_rank=slowest.rank,
+    )
+
+
+def _lane_rows(timeline: Timeline, selection: steps.Selection) -> list[LaneRow]:
+    ops, rows = timeline.ops, []
+    for number, lane in enumerate(timeline.lanes):
+        own = ops.take(np.flatnonzero(ops.lane == number))
+        stretches = selection.stretches.get((lane.rank, lane.device))
+        if stretches is None or len(own) == 0:
+            continue
+
+        def busy(*classes: OpClass, own: accounting.Operations = own, stretches: Int64 = stretches) -> int:
+            chosen = np.isin(own.op_class, classes)
+            return int(
+                intervals.covered(
+                    stretches[:, 0], stretches[:, 1], intervals.union(own.start_ns[chosen], own.end_ns[chosen])
+                ).sum()
+            )
+
+        rows.append(
+            LaneRow(
+                rank=lane.rank,
+                device=lane.device,
+                lane=lane.label,
+                compute_ns=busy(OpClass.COMPUTE),
+                fused_ns=busy(OpClass.FUSED),
+                communication_ns=busy(OpClass.COMMUNICATION, OpClass.WAIT),
+                copy_ns=busy(OpClass.COPY),
+            )
+        )
+    return rows
+
+
+def _unmatched(timeline: Timeline, selection: steps.Selection) -> list[UnmatchedRow]:
+    """Kernels that no family of the name table fits, longest first. Operators of CPU ranks are no kernels."""
+    ops = timeline.ops
+    on_device = np.isin(ops.rank, [info.rank for info in timeline.ranks if not info.on_cpu])
+    rows = selection.counted & on_device & (ops.op_class == OpClass.COMPUTE) & ~timeline.recognized[ops.name]
+    lengths = (ops.end_ns - ops.start_ns)[rows]
+    names = ops.name[rows]
+    total = np.bincount(names, weights=None, minlength=len(timeline.names))
+    spent = np.zeros(len(timeline.names), dtype=np.int64)
+    np.add.at(spent, names, lengths)
+    order = sorted(np.flatnonzero(total).tolist(), key=lambda at: (-int(spent[at]), timeline.names[at]))
+    return [UnmatchedRow(name=timeline.names[at], kernels=int(total[at]), total_ns=int(spent[at])) for at in order]
