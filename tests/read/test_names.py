@@ -222,6 +222,7 @@ TRAPS = (
 )
 UNMATCHED = (
     "dispatch_scan",
+    "combine_kernel",
     "_fwd_grouped_kernel_stage2",
     "my_new_kernel",
     "void less<ncclDevKernel_SendRecv>(ncclDevComm*)",

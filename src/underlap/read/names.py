@@ -48,7 +48,7 @@ class Family:
     library: str | None = None
     collective: str | None = None
     source: str = ""
-    """The public project that defines the kernels; empty where they were seen in a trace."""
+    """The public project that defines the kernels; empty for compute, and where they were seen in a trace."""
 
 
 _FN = r"(?:^|::)"
@@ -82,7 +82,7 @@ _NCCL = (
     Family(pattern=r"^mscclKernel", op_class=COMMUNICATION, library="msccl", source="ROCm/rccl"),
     Family(pattern=r"^nccl(?:Symk?)?(?:Dev)?Kernel(?:Debug)?_(?P<collective>[A-Za-z]+)", op_class=COMMUNICATION, library="nccl"),
     Family(
-        # Before NCCL 2.8: ncclAllReduceRingLLKernel_sum_f32.
+        # Before ncclKernel_*: ncclAllReduceRingLLKernel_sum_f32.
         pattern=r"^nccl(?P<collective>(?:All|Reduce)?(?:Reduce|Gather|Scatter)|Broadcast|SendRecv)\w*Kernel",
         op_class=COMMUNICATION,
         library="nccl",
@@ -111,13 +111,15 @@ _DEEP_EP = (
     # Counts tokens per rank from the routing of this rank: no transfer.
     Family(pattern=rf"{_FN}get_dispatch_layout$", op_class=COMPUTE, source="deepseek-ai/DeepEP"),
     Family(
-        # Any outer namespace (deep_ep, dpsk::ep, uccl, primus_turbo::deep_ep). Nsight's short names have none at all.
-        pattern=rf"(?:{_FN}(?:intranode|internode|internode_ll)::|{_FN}(?:elastic|hybrid_ep)::(?:hybrid_)?|^)"
-        r"(?P<collective>dispatch|combine)(?:_kernel|_impl)?$",
+        # Any outer namespace: deep_ep, dpsk::ep, uccl, primus_turbo::deep_ep.
+        pattern=rf"{_FN}(?:intranode|internode|internode_ll|elastic|hybrid_ep)::(?:hybrid_)?(?P<collective>dispatch|combine)"
+        r"(?:_kernel|_impl)?$",
         op_class=COMMUNICATION,
         library="deepep",
         source="deepseek-ai/DeepEP",
     ),
+    # Nsight's short names have no namespace.
+    Family(pattern=r"^(?P<collective>dispatch|combine)$", op_class=COMMUNICATION, library="deepep", source="deepseek-ai/DeepEP"),
 )
 
 _CUSTOM_ALL_REDUCE = (
