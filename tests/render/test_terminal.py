@@ -126,7 +126,7 @@ def test_an_axis_that_is_not_known_lists_its_candidates():
 def test_six_families_are_shown_and_the_rest_is_one_line():
     text = screen(many_ranks_report(families=9))
     assert text.count(">= 85.3") == 4
-    assert "+ 3 more families, 0.44 ms exposed" in text
+    assert "+ 3 more families, 0.43 ms exposed" in text
     assert "more famil" not in screen(many_ranks_report(families=6))
     assert "+ 1 more family, " in screen(many_ranks_report(families=7))
 
