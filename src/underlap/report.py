@@ -13,10 +13,10 @@ SCHEMA = "underlap.report/1"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the records below: frozen, keyword-only."""
+    """Base of the records below, which repeat its options: msgspec does not inherit kw_only, nor mypy frozen."""
 
 
-class Source(Record):
+class Source(Record, frozen=True, kw_only=True):
     """A file that was read."""
 
     file: str
@@ -31,7 +31,7 @@ class Source(Record):
     device_model: str | None
 
 
-class Provenance(Record):
+class Provenance(Record, frozen=True, kw_only=True):
     """Where the figures come from."""
 
     kind: str
@@ -43,7 +43,7 @@ class Provenance(Record):
     """Null where no source says it."""
 
 
-class Window(Record):
+class Window(Record, frozen=True, kw_only=True):
     """The stretch of time that every figure below is about."""
 
     kind: str
@@ -56,7 +56,7 @@ class Window(Record):
     """Device-busy time (union per device, summed over ranks) that lies outside the window."""
 
 
-class RankRow(Record):
+class RankRow(Record, frozen=True, kw_only=True):
     """One device of one rank. compute + fused + exposed + copy + idle = span, exactly."""
 
     rank: int
@@ -89,7 +89,39 @@ class RankRow(Record):
     copies: int
 
 
-class FamilyRow(Record):
+class PartSummary(Record, frozen=True, kw_only=True):
+    """One figure of the rows of `ranks`, over all rows: the screen shows it as it is."""
+
+    mean_ns: int
+    """Sum over the rows / number of rows, rounded to the nearest."""
+    min_ns: int
+    max_ns: int
+    share_of_span: float | None
+    """Sum over the rows / sum of their spans. Null where the spans are 0."""
+
+
+class Summary(Record, frozen=True, kw_only=True):
+    """All rows of `ranks` together. The means of compute, fused, exposed, copy and idle add up to that of span (rounded)."""
+
+    span: PartSummary
+    compute: PartSummary
+    fused: PartSummary
+    communication: PartSummary
+    hidden: PartSummary
+    under_fused: PartSummary
+    exposed: PartSummary
+    copy: PartSummary
+    idle: PartSummary
+    hidden_share: float | None
+    """Sum of hidden / sum of communication, as kernel time: waiting for peers is inside both. Null without communication."""
+    most_exposed_rank: int | None
+    """Rank of the row with the largest exposed_ns (the first of equals). Null where no row has exposed communication."""
+    unmatched_ns: int
+    """Sum of total_ns over `unmatched`: all rows together, not a mean."""
+    unmatched_kernels: int
+
+
+class FamilyRow(Record, frozen=True, kw_only=True):
     """All calls of one collective on one axis. Times and bytes are summed over `ranks_counted` ranks."""
 
     axis: str | None
@@ -118,13 +150,19 @@ class FamilyRow(Record):
     exposed_ns: int
     exposed_share_ns: int
     """Like exposed_ns, but a slice with several families in it is split equally: this column adds up to the ranks' exposed_ns."""
+    mean_communication_ns: int
+    """communication_ns / number of rows of `ranks` (those without this family count as 0), rounded to the nearest."""
+    mean_exposed_share_ns: int
+    """exposed_share_ns / number of rows of `ranks`: this column adds up to the mean of exposed, but for rounding."""
+    mean_payload_bytes: int | None
+    """payload_bytes / number of rows of `ranks`. Null where payload_bytes is."""
     hidden_share: float | None
     """hidden / communication, as kernel time."""
     busbw_kernel_gbps: float | None
     """Bus bandwidth (factors as nccl-tests) in GB/s of 10^9 bytes, over kernel time, which contains waiting: a lower bound."""
 
 
-class StepRow(Record):
+class StepRow(Record, frozen=True, kw_only=True):
     """One step on one device. The parts add up to span_ns as in RankRow."""
 
     step: str
@@ -145,7 +183,7 @@ class StepRow(Record):
     """Whether the window contains it."""
 
 
-class StepSummary(Record):
+class StepSummary(Record, frozen=True, kw_only=True):
     """How much the used steps vary, over ranks and steps."""
 
     count: int
@@ -156,7 +194,7 @@ class StepSummary(Record):
     slowest_rank: int
 
 
-class LaneRow(Record):
+class LaneRow(Record, frozen=True, kw_only=True):
     """One stream (or thread of a CPU rank): unions per class inside the window."""
 
     rank: int
@@ -168,7 +206,7 @@ class LaneRow(Record):
     copy_ns: int
 
 
-class InstanceRow(Record):
+class InstanceRow(Record, frozen=True, kw_only=True):
     """One call of a collective on one rank."""
 
     rank: int
@@ -202,7 +240,7 @@ class InstanceRow(Record):
     """Its start as Perfetto's slice table has it, in ns: `select * from slice where ts = ...`, or visStart in a link."""
 
 
-class UnmatchedRow(Record):
+class UnmatchedRow(Record, frozen=True, kw_only=True):
     """A kernel name that the table of kernel families does not know. It was counted as compute."""
 
     name: str
@@ -210,28 +248,33 @@ class UnmatchedRow(Record):
     total_ns: int
 
 
-class NoteRow(Record):
+class NoteRow(Record, frozen=True, kw_only=True):
     """Something about the input or the figures that a reader has to know."""
 
     code: str
     text: str
 
 
-class Report(Record):
+class Report(Record, frozen=True, kw_only=True):
     """See the module docstring."""
 
     schema: str = SCHEMA
     origin_ns: str
     provenance: Provenance
     window: Window
+    summary: Summary | None
+    """Null without a row in `ranks`."""
     step_summary: StepSummary | None
     ranks: list[RankRow]
     families: list[FamilyRow]
+    """Largest exposed_share_ns first."""
     steps: list[StepRow]
     lanes: list[LaneRow]
     instances: list[InstanceRow]
     unmatched: list[UnmatchedRow]
+    """Largest total_ns first."""
     notes: list[NoteRow]
+    """Most important first."""
 
 
 def to_json(report: Report) -> bytes:

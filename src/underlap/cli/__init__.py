@@ -1,0 +1,51 @@
+"""The command `underlap`. Each subcommand is a file here: it parses, calls a flow and hands the result to a renderer.
+
+Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
+
+Exit codes: 0 done, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no failure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from underlap._version import __version__
+from underlap.cli.analyze import analyze
+from underlap.errors import UnderlapError
+
+
+class Refusal(click.ClickException):
+    """An `UnderlapError` on its way out."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """A group that turns the errors we raise on purpose into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand."""
+        try:
+            return super().invoke(ctx)
+        except UnderlapError as error:
+            from underlap.render.plain import printable
+
+            raise Refusal(printable(str(error))) from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted", err=True)
+            ctx.exit(130)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExample:\n  underlap analyze traces/",
+)
+@click.version_option(__version__, prog_name="underlap", message="%(prog)s %(version)s")
+def main() -> None:
+    """Tell which communication is really hidden behind compute, from the traces of a profiler."""
+
+
+main.add_command(analyze)

@@ -1,0 +1,191 @@
+"""A Report on one screen: what was analyzed, where the time went, which communication is exposed, what to know about it.
+
+At most 24 lines of 100 columns; notes that find no room are counted, and are in the JSON. Times are means per row of `ranks`
+where there are several. Every figure is one of the Report's: this file only chooses, orders, cuts and formats. The one sum
+that it makes is over the families that it leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import IO
+
+from rich.console import Console
+from rich.text import Text
+
+from underlap.render.families import family_lines
+from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, ranges, shorten, wrap
+from underlap.report import PartSummary, Report, Summary
+
+LINES = 24
+WIDTH = 100
+LEAST_WIDTH = 60
+NOTES = 5
+UNMATCHED_NAMES = 3
+
+
+def print_report(report: Report, file: IO[str]) -> None:
+    """Write the screen to a file: in color on a terminal unless NO_COLOR is set, else as plain text."""
+    terminal = file.isatty()
+    width = _width_of(file) if terminal else WIDTH
+    text = render(report, width=width)
+    if terminal and not os.environ.get("NO_COLOR"):
+        Console(file=file, width=width, highlight=False).print(text, soft_wrap=True)
+    else:
+        file.write(text.plain + "\n")
+
+
+def _width_of(file: IO[str]) -> int:
+    try:
+        columns = os.get_terminal_size(file.fileno()).columns
+    except OSError:
+        return WIDTH
+    # A terminal that does not know its width says 0.
+    return min(columns or WIDTH, WIDTH)
+
+
+def render(report: Report, *, width: int = WIDTH) -> Text:
+    """The screen, no line of it longer than `width` (60 at least). Names in it are printable ASCII, without markup."""
+    width = max(width, LEAST_WIDTH)
+    sections = [_headline(report, width)]
+    if report.summary is None:
+        sections[0] += _lines("No operations in the window: there is nothing to account for.", width)
+    else:
+        decimals = decimals_for(report.summary.span.mean_ns)
+        sections[0] += _steps(report, width, decimals)
+        sections[0] += _parts(report, report.summary, width, decimals)
+        sections[0] += _communication(report.summary, width, decimals)
+        sections.append(family_lines(report.families, width=width, decimals=decimals, rows=len(report.ranks)))
+        sections.append(_unmatched(report, report.summary, width, decimals))
+    notes = _notes(report, width, room=max(3, LINES - sum(map(len, sections))))
+    sections.append(sections.pop() + notes if len(sections) == 3 else notes)
+    return Text("\n").join(_spaced(sections))
+
+
+def _spaced(sections: Iterable[list[Text]]) -> list[Text]:
+    """All lines, sections apart by an empty line as long as the screen has room for one."""
+    filled = [section for section in sections if section]
+    spare = LINES - sum(map(len, filled))
+    lines: list[Text] = []
+    for section in filled:
+        if lines and spare > 0:
+            lines.append(Text(""))
+            spare -= 1
+        lines += section
+    return lines
+
+
+def _headline(report: Report, width: int) -> list[Text]:
+    provenance = report.provenance
+    simulated = provenance.kind != "measured"
+    kind = clean(provenance.kind).upper() if simulated else "measured"
+    more = len(provenance.sources) - 1
+    world = UNKNOWN if provenance.world_size is None else str(provenance.world_size)
+    counted = provenance.ranks_counted
+    files = "" if more < 1 else " + 1 file" if more == 1 else f" + {more} files"
+    which = f"{_listed('rank', ranges(counted), len(counted))} of {world}" if counted else "no ranks"
+    tail = f"{files}, {which}, {_window(report)}"
+    room = max(16, width - len(kind) - 2 - len(tail))
+    file = shorten(clean(provenance.sources[0].file), room) if provenance.sources else "no file"
+    return _lines(f"{kind}: {file}{tail}", width, style="bold yellow" if simulated else "bold")
+
+
+def _listed(noun: str, listed: str, count: int) -> str:
+    """Ranks 0-7; a list too long for the screen becomes its count."""
+    if len(listed) > 24:
+        return f"{count} {noun}s"
+    return f"{noun} {listed}" if count == 1 else f"{noun}s {listed}"
+
+
+def _window(report: Report) -> str:
+    used, found = report.window.steps_used, len(report.window.steps_found)
+    if report.window.kind != "steps" or not used:
+        return "whole trace" + (f" ({found} steps in it)" if found else "")
+    numbers = [step.rpartition("#")[2] for step in used]
+    listed = ranges([int(number) for number in numbers]) if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
+    named = _listed("step", listed, len(used))
+    return named if str(len(used)) in named.split() else f"{named} ({len(used)} of {found})"
+
+
+def _steps(report: Report, width: int, decimals: int) -> list[Text]:
+    steps = report.step_summary
+    if steps is None:
+        return []
+    median, least, most = (milliseconds(ns, decimals) for ns in (steps.median_ns, steps.min_ns, steps.max_ns))
+    if steps.count == 1:
+        return _lines(f"step {median} ms", width, style="bold")
+    slowest = f"step {steps.slowest_step}" if steps.slowest_step.isdecimal() else shorten(clean(steps.slowest_step), 20)
+    rank = f" on rank {steps.slowest_rank}" if len(report.ranks) > 1 else ""
+    line = f"step {median} ms (median of {steps.count}, min-max {least}-{most}, slowest: {slowest}{rank})"
+    return _lines(line, width, style="bold")
+
+
+def _parts(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
+    several = len(report.ranks) > 1
+    noun = "ranks" if len({row.rank for row in report.ranks}) == len(report.ranks) else "devices"
+    window = f"window, mean of {len(report.ranks)} {noun}" if several else "window"
+    rows = [(window, summary.span, "bold"), ("  compute", summary.compute, "")]
+    if summary.fused.max_ns:
+        rows.append(("  fused", summary.fused, ""))
+    rows += [
+        ("  exposed communication", summary.exposed, "red"),
+        ("  copy", summary.copy, ""),
+        ("  idle", summary.idle, ""),
+    ]
+    column = max(len(label) for label, _, _ in rows)
+    digits = len(milliseconds(summary.span.mean_ns, decimals))
+    lines: list[Text] = []
+    for label, part, style in rows:
+        line = f"{label:{column}}  {milliseconds(part.mean_ns, decimals):>{digits}} ms  {percent(part.share_of_span):>5} %"
+        if several:
+            line += f"  {milliseconds(part.min_ns, decimals)}-{milliseconds(part.max_ns, decimals)}"
+            line += " (min-max)" if part is summary.span else ""
+        if several and part is summary.exposed and summary.most_exposed_rank is not None:
+            line += f", most on rank {summary.most_exposed_rank}"
+        lines += _lines(line, width, style=style)
+    return lines
+
+
+def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
+    def time(part: PartSummary) -> str:
+        return milliseconds(part.mean_ns, decimals)
+
+    if not summary.communication.max_ns:
+        return _lines("communication: none in the window", width)
+    under_fused = f" + under fused {time(summary.under_fused)}" if summary.fused.max_ns else ""
+    parts = f"hidden {time(summary.hidden)}{under_fused} + exposed {time(summary.exposed)} ms"
+    total = f"communication {time(summary.communication)} = {parts};"
+    return _lines(f"{total} hidden {percent(summary.hidden_share)} % of kernel time, waiting inside", width, lines=3)
+
+
+def _unmatched(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
+    if not report.unmatched:
+        return []
+    where = " of all ranks" if len(report.ranks) > 1 else ""
+    total = f"{milliseconds(summary.unmatched_ns, decimals)} ms in {summary.unmatched_kernels} kernels{where}"
+    names = [shorten(clean(row.name), 26) for row in report.unmatched[:UNMATCHED_NAMES]]
+    more = len(report.unmatched) - len(names)
+    rest = f", {more} more" if more else ""
+    return _lines(f"not classified (counted as compute): {total}: {', '.join(names)}{rest}", width, style="yellow")
+
+
+def _notes(report: Report, width: int, *, room: int) -> list[Text]:
+    """As many of the first notes as fit into so many lines, with the count of the others."""
+    shown: list[Text] = []
+    count = len(report.notes)
+    for index, note in enumerate(report.notes[:NOTES]):
+        lines = _lines(f"note: {clean(note.text)}", width)
+        needed = len(lines) + (1 if index + 1 < count else 0)
+        if len(shown) + needed > room:
+            return [*shown, _more(count - index)]
+        shown += lines
+    return [*shown, _more(count - NOTES)] if count > NOTES else shown
+
+
+def _more(count: int) -> Text:
+    return Text(f"+ {count} more {'note' if count == 1 else 'notes'} in --json", style="dim")
+
+
+def _lines(text: str, width: int, *, style: str = "", lines: int = 2) -> list[Text]:
+    return [Text(line, style=style) for line in wrap(text, width, lines=lines)]
