@@ -280,6 +280,19 @@ class Timeline:
         """The interned name, or None for -1."""
         return None if index < 0 else self.names[index]
 
+    def of_ranks(self, wanted: set[int]) -> Self:
+        """This Timeline with the rows of some of its ranks only."""
+        keep_calls = np.isin(self.collectives.rank, list(wanted))
+        place = np.append(np.where(keep_calls, np.cumsum(keep_calls) - 1, NONE), NONE).astype(np.int32)
+        ops = self.ops.take(np.isin(self.ops.rank, list(wanted)))
+        return dataclasses.replace(
+            self,
+            ranks=tuple(info for info in self.ranks if info.rank in wanted),
+            ops=ops.replace(collective=place[ops.collective]),
+            host=self.host.take(np.isin(self.host.rank, list(wanted))),
+            collectives=self.collectives.take(keep_calls),
+        )
+
     def validate(self) -> None:
         """Assert that every index is in range, and that no operation ends before it starts."""
         assert (self.ops.end_ns >= self.ops.start_ns).all()
@@ -310,6 +323,28 @@ def in_time_order(ops: Operations, collectives: Collectives) -> tuple[Operations
     place[order] = np.arange(len(order))
     place[-1] = NONE
     return ops.replace(collective=place[ops.collective]), collectives.take(order)
+
+
+def with_ranks(timeline: Timeline, ranks: Sequence[RankInfo]) -> Timeline:
+    """The Timeline with other facts about its ranks."""
+    return dataclasses.replace(timeline, ranks=tuple(ranks))
+
+
+def renumber(timeline: Timeline, mapping: dict[int, int]) -> Timeline:
+    """The Timeline with other rank numbers: old -> new for every rank."""
+    if all(old == new for old, new in mapping.items()):
+        return timeline
+    table = np.zeros(max(mapping) + 1, dtype=np.int32)
+    table[list(mapping)] = list(mapping.values())
+    return dataclasses.replace(
+        timeline,
+        ranks=tuple(dataclasses.replace(info, rank=mapping[info.rank]) for info in timeline.ranks),
+        lanes=tuple(dataclasses.replace(lane, rank=mapping[lane.rank]) for lane in timeline.lanes),
+        threads=tuple(dataclasses.replace(thread, rank=mapping[thread.rank]) for thread in timeline.threads),
+        ops=timeline.ops.replace(rank=table[timeline.ops.rank]),
+        host=timeline.host.replace(rank=table[timeline.host.rank]),
+        collectives=timeline.collectives.replace(rank=table[timeline.collectives.rank]),
+    )
 
 
 class Interner:

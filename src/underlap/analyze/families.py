@@ -39,8 +39,12 @@ def family_rows(
     keys: list[FamilyKey],
     of_call: Int32,
     amounts: dict[int, list[FamilyAmounts]],
+    devices: int,
 ) -> list[FamilyRow]:
-    """One row per family with calls in the window, most exposed first. `amounts` holds one entry per device."""
+    """One row per family with calls in the window, most exposed first. `amounts` holds one entry per device.
+
+    Means are over all `devices`, those without the family included, so that they add up to the devices' mean.
+    """
     matched = match_key(calls)
     ranks_counted = len({info.rank for info in timeline.ranks})
     rows = []
@@ -54,6 +58,8 @@ def family_rows(
         known = calls.table.payload_bytes[own] >= 0
         durations = times.duration[own]
         evidence = _axis_evidence(calls, own)
+        payload = int(calls.table.payload_bytes[own].sum()) if known.all() and len(own) else None
+        share = sum(amount.exposed_share for amount in found)
         rows.append(
             FamilyRow(
                 axis=axis,
@@ -64,14 +70,17 @@ def family_rows(
                 ranks_counted=ranks_counted,
                 count=_count(own, collective, matched, ranks_counted),
                 kernels=int(times.kernels[own].sum()),
-                payload_bytes=int(calls.table.payload_bytes[own].sum()) if known.all() and len(own) else None,
+                payload_bytes=payload,
                 payload_known_share=float(durations[known].sum() / durations.sum()) if durations.sum() else float(known.all()),
                 communication_ns=communication,
                 fused_ns=sum(amount.fused for amount in found),
                 hidden_ns=hidden,
                 under_fused_ns=sum(amount.under_fused for amount in found),
                 exposed_ns=sum(amount.exposed for amount in found),
-                exposed_share_ns=sum(amount.exposed_share for amount in found),
+                exposed_share_ns=share,
+                mean_communication_ns=round(communication / devices),
+                mean_exposed_share_ns=round(share / devices),
+                mean_payload_bytes=None if payload is None else round(payload / devices),
                 hidden_share=hidden / communication if communication else None,
                 busbw_kernel_gbps=_bus_bandwidth(calls, times, own, collective, matched),
             )

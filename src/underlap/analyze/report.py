@@ -15,12 +15,14 @@ from underlap.analyze import accounting, calls, families, groups, notes, steps
 from underlap.report import (
     LaneRow,
     NoteRow,
+    PartSummary,
     Provenance,
     RankRow,
     Report,
     Source,
     StepRow,
     StepSummary,
+    Summary,
     UnmatchedRow,
     Window,
 )
@@ -61,8 +63,9 @@ def report(
         provenance=_provenance(timeline),
         window=_window(timeline, found, selection, sets),
         step_summary=_step_summary(step_rows),
+        summary=_summary(rank_rows, unmatched),
         ranks=rank_rows,
-        families=families.family_rows(timeline, settled, times, keys, family_of_call, amounts),
+        families=families.family_rows(timeline, settled, times, keys, family_of_call, amounts, len(rank_rows)),
         steps=step_rows,
         lanes=_lane_rows(timeline, selection),
         instances=calls.instance_rows(timeline, settled, found, times, outlier),
@@ -146,6 +149,31 @@ def _rank_row(
         fused_kernels=int(kernels[OpClass.FUSED]),
         copies=int(kernels[OpClass.COPY]),
         **{f"{name}_ns": value for name, value in parts.items()},
+    )
+
+
+def _summary(rows: list[RankRow], unmatched: list[UnmatchedRow]) -> Summary | None:
+    if not rows:
+        return None
+    total_span = sum(row.span_ns for row in rows)
+    communication = sum(row.communication_ns for row in rows)
+
+    def part(name: str) -> PartSummary:
+        values = [getattr(row, f"{name}_ns") for row in rows]
+        return PartSummary(
+            mean_ns=round(sum(values) / len(values)),
+            min_ns=min(values),
+            max_ns=max(values),
+            share_of_span=sum(values) / total_span if total_span else None,
+        )
+
+    most = max(rows, key=lambda row: row.exposed_ns)
+    return Summary(
+        **{name: part(name) for name in ("span", *accounting.PARTS)},
+        hidden_share=sum(row.hidden_ns for row in rows) / communication if communication else None,
+        most_exposed_rank=most.rank if most.exposed_ns else None,
+        unmatched_ns=sum(row.total_ns for row in unmatched),
+        unmatched_kernels=sum(row.kernels for row in unmatched),
     )
 
 

@@ -1,0 +1,35 @@
+"""Traces to a Report, in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from underlap.analyze.report import report
+from underlap.flows.read import read
+from underlap.report import Report
+from underlap.timeline import Timeline
+
+
+def analyze(
+    source: Timeline | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    window: str | None = None,
+    steps: Sequence[int] | None = None,
+    mesh: Mapping[str, int] | None = None,
+) -> Report:
+    """The Report of a Timeline, or of the traces that a path or several paths name.
+
+    `window` is "whole" (first to last device event), "steps", or None: steps where the trace marks any. `steps` selects
+    some by number. `mesh` gives the sizes of the parallel dimensions in DeviceMesh order, the last varying fastest.
+    Raises InputError for unusable traces, OptionError for options that do not fit them.
+
+    >>> underlap.analyze("traces/", mesh={"dp": 2, "tp": 4}).families[0].exposed_share_ns  # doctest: +SKIP
+    """
+    if isinstance(source, Timeline):
+        timeline = source
+    elif isinstance(source, str | os.PathLike):
+        timeline = read(source)
+    else:
+        timeline = read(*source)
+    return report(timeline, window=window, step_numbers=steps, mesh=mesh)
