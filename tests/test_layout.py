@@ -13,7 +13,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 EMPTY_WORDS = {"base", "common", "helpers", "manager", "utils"}
 LONGEST_FILE = 400
 REGISTRY = re.compile(r"https?://[^\s/]*(pypi|pythonhosted|anaconda|conda-forge|npmjs|download\.pytorch)", re.IGNORECASE)
-MACHINE_PATH = re.compile(r"(?<![\w.-])/(work|root|home/[a-z]+|tmp/wt)/")
+MACHINE_PATH = re.compile(r"(?<![\w.-])/(work|root|tmp/wt)/")
 
 
 def tracked() -> list[Path]:
