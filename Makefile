@@ -1,0 +1,70 @@
+# Every target does its own set-up, in .venv. The stamp files make the second call quick.
+
+PYTHON ?= python3
+TRACES ?= ../shared/traces
+BENCH ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# pytest and hypothesis behave differently where CI is set; here they must not.
+unexport CI
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench record sizes clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/installed ## Analyze the recorded example traces and show the result
+	@for run in ddp_one_bucket ddp_small_buckets; do \
+	  echo; echo "\$$ underlap analyze examples/traces/$$run"; \
+	  $(BIN)/underlap analyze examples/traces/$$run || exit; \
+	done
+
+test: $(VENV)/installed-dev ## Run the tests, with coverage
+	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage report
+
+lint: $(VENV)/installed-dev ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed .venv-hta/installed ## Measure CPU time and memory against HTA (BENCH=--quick for a smoke test)
+	$(BIN)/python -m bench.analyze --traces $(TRACES) --hta-python .venv-hta/bin/python $(BENCH)
+
+record: $(VENV)/installed-run ## Record the example traces again (installs PyTorch)
+	$(BIN)/python examples/record_ddp.py
+
+sizes: $(VENV)/created ## Show the lengths of functions and files per folder
+	@$(BIN)/python tools/sizes.py
+
+clean: ## Remove the environments and everything that was built
+	rm -rf .venv .venv-hta build dist src/*.egg-info .coverage
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/created .venv-hta/created:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH: make $(MAKECMDGOALS) PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d, but underlap needs 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.11" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(@D)
+	@touch $@
+
+$(VENV)/installed: pyproject.toml $(VENV)/created
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(VENV)/created
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-run: pyproject.toml $(VENV)/created
+	$(PIP) --editable '.[run]'
+	@touch $@ $(VENV)/installed
+
+.venv-hta/installed: .venv-hta/created
+	$(PIP:$(BIN)%=.venv-hta/bin%) 'HolisticTraceAnalysis==0.5.0' 'pandas<3'
+	@touch $@
