@@ -9,6 +9,8 @@ Names are loaded on first use, so that importing the package is quick.
 """
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from underlap._version import __version__
@@ -29,6 +31,20 @@ _HOME = {
 }
 
 __all__ = ["Report", "Timeline", "UnderlapError", "__version__", "analyze", "read"]
+
+
+class _Package(ModuleType):
+    """Keeps `underlap.read` and `underlap.analyze` the functions, though folders of that name hold their parts.
+
+    The import system binds a submodule in its package when it is first imported; here that would hide the function.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

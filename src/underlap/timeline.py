@@ -15,25 +15,16 @@ not known is `UNKNOWN_NS`, a size that is not known is -1. Names are interned in
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from underlap.errors import MissingExtraError
+from underlap.columns import NONE, Int8, Int32, Int64, Interner, Table
 
-if TYPE_CHECKING:
-    import pandas
-    import polars
-
-NONE = -1
 UNKNOWN_NS = int(np.iinfo(np.int64).min)
-
-Int8 = NDArray[np.int8]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 
 class OpClass(IntEnum):
@@ -62,66 +53,6 @@ class HostKind(IntEnum):
     """A range named by the user or the framework (ProfilerStep#3, nccl:all_reduce, NVTX)."""
     OPERATOR = 4
     """An operator of the framework (aten::mm, c10d::allreduce_)."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Equally long columns. Subclasses declare one array per column."""
-
-    def __len__(self) -> int:
-        return len(getattr(self, dataclasses.fields(self)[0].name))
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns by name, in declared order."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-    def take(self, rows: NDArray[Any]) -> Self:
-        """The rows that an index array or a boolean mask selects."""
-        return type(self)(**{name: column[rows] for name, column in self.columns().items()})
-
-    def replace(self, **columns: NDArray[Any]) -> Self:
-        """This table with some columns exchanged."""
-        return dataclasses.replace(self, **columns)
-
-    @classmethod
-    def empty(cls) -> Self:
-        """A table without rows."""
-        return cls(**{name: np.empty(0, dtype=dtype) for name, dtype in cls.dtypes().items()})
-
-    @classmethod
-    def dtypes(cls) -> dict[str, np.dtype[Any]]:
-        """The dtype of each column, in declared order."""
-        widths: dict[str, type[np.generic]] = {"Int8": np.int8, "Int32": np.int32, "Int64": np.int64}
-        return {field.name: np.dtype(widths[str(field.type)]) for field in dataclasses.fields(cls)}
-
-    @classmethod
-    def from_columns(cls, **columns: Sequence[int] | NDArray[Any]) -> Self:
-        """A table from sequences, each cast to its column's dtype."""
-        return cls(**{name: np.asarray(columns[name], dtype=dtype) for name, dtype in cls.dtypes().items()})
-
-    @classmethod
-    def concatenate(cls, tables: Iterable[Self]) -> Self:
-        """The rows of several tables, one after the other."""
-        parts = list(tables)
-        if not parts:
-            return cls.empty()
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.dtypes()})
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A pandas DataFrame with the same columns."""
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("to_pandas() needs pandas, which is not installed: pip install pandas") from error
-        return pandas.DataFrame(self.columns())
-
-    def to_polars(self) -> polars.DataFrame:
-        """A polars DataFrame with the same columns."""
-        try:
-            import polars
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("to_polars() needs polars, which is not installed: pip install polars") from error
-        return polars.DataFrame(self.columns())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,25 +278,6 @@ def renumber(timeline: Timeline, mapping: dict[int, int]) -> Timeline:
     )
 
 
-class Interner:
-    """Gives equal values one small id, in order of first appearance."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._ids: dict[Any, int] = {}
-
-    def __call__(self, value: Any) -> int:
-        found = self._ids.get(value)
-        if found is None:
-            found = self._ids[value] = len(self.values)
-            self.values.append(value)
-        return found
-
-    def optional(self, value: Any) -> int:
-        """The id of the value, or -1 for None."""
-        return NONE if value is None else self(value)
-
-
 def concatenate(timelines: Sequence[Timeline]) -> Timeline:
     """One Timeline from several with different ranks: tables appended, ids and origins made common."""
     assert timelines
@@ -376,7 +288,10 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
     lanes: list[Lane] = []
     threads: list[Thread] = []
     ranks: list[RankInfo] = []
-    ops, host, collectives, recognized = [], [], [], {}
+    ops: list[Operations] = []
+    host: list[HostRows] = []
+    collectives: list[Collectives] = []
+    recognized: dict[str, bool] = {}
     for timeline in timelines:
         name = _remap([names(value) for value in timeline.names])
         group = _remap([groups(value) for value in timeline.groups])
@@ -392,7 +307,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
                 thread=_offset(table.thread, len(threads)),
                 name=name(table.name),
                 call_site=name(table.call_site),
-                collective=_offset(table.collective, sum(map(len, collectives))),
+                collective=_offset(table.collective, sum(len(part) for part in collectives)),
             )
         )
         rows = timeline.host
@@ -432,7 +347,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
         ops=Operations.concatenate(ops),
         host=HostRows.concatenate(host),
         collectives=Collectives.concatenate(collectives),
-        recognized=np.fromiter((recognized[value] for value in names.values), dtype=bool, count=len(names.values)),
+        recognized=np.array([recognized[value] for value in names.values], dtype=np.bool_),
         notes=tuple(dict.fromkeys(note for timeline in timelines for note in timeline.notes)),
     )
 

@@ -11,7 +11,8 @@ import dataclasses
 import numpy as np
 
 from underlap import intervals
-from underlap.timeline import Int64, OpClass, Operations
+from underlap.columns import Int64
+from underlap.timeline import OpClass, Operations
 
 PARTS = ("compute", "fused", "communication", "hidden", "under_fused", "exposed", "copy", "idle")
 

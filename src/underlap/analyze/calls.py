@@ -11,8 +11,9 @@ from underlap import intervals
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.groups import Calls
 from underlap.analyze.steps import Steps
+from underlap.columns import NONE, Int64
 from underlap.report import InstanceRow
-from underlap.timeline import NONE, UNKNOWN_NS, Int64, Timeline
+from underlap.timeline import UNKNOWN_NS, Timeline
 
 OUTLIER_FACTOR = 3
 OUTLIER_CALLS = 4

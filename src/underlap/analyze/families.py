@@ -11,8 +11,9 @@ from underlap.analyze.accounting import FamilyAmounts
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.groups import Axis, Calls, match_key
 from underlap.bandwidth import bus_factor
+from underlap.columns import NONE, Int32
 from underlap.report import FamilyRow
-from underlap.timeline import NONE, Int32, Timeline
+from underlap.timeline import Timeline
 
 FamilyKey = tuple[str | None, str | None]
 """(axis, collective)"""

@@ -7,14 +7,16 @@ inference, which is labelled as such; where several axes fit, they are listed an
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from underlap.columns import NONE, Int32
 from underlap.errors import OptionError
-from underlap.timeline import NONE, Collectives, Group, Int32, Note, Timeline
+from underlap.timeline import Collectives, Group, Note, Timeline
 
 # Words of mesh dimension names, longest first; a name made of other words is one dimension by itself.
 _WORDS = ("dp_replicate", "dp_shard", "dp_mod_ep", "dp", "edp", "efsdp", "fsdp", "hsdp", "cp", "sp", "tp", "pp", "ep", "etp")
@@ -202,7 +204,7 @@ def _by_call_site(collective: str | None, site: str | None) -> Axis | None:
 
 
 def _stride(ranks: tuple[int, ...]) -> str:
-    strides = {after - before for before, after in zip(ranks, ranks[1:], strict=False)}
+    strides = {after - before for before, after in itertools.pairwise(ranks)}
     step = f"stride {strides.pop()}" if len(strides) == 1 else "no single stride"
     return f"ranks only ({step}, {len(ranks)} ranks)"
 
@@ -222,7 +224,8 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
     Three cases: the rank's listed groups with more than one member all have the same members; the world has two ranks;
     or all ranks of the world are there and issue the same sequence of calls.
     """
-    table, groups, notes = timeline.collectives, list(timeline.groups), []
+    table, groups = timeline.collectives, list(timeline.groups)
+    notes: list[Note] = []
     unknown = table.group == NONE
     if not unknown.any():
         return table, timeline.groups, notes

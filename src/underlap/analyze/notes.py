@@ -26,21 +26,16 @@ def collect(
     """All notes of a report: what can make its figures wrong comes first."""
     found = [
         _no_communication(timeline, unmatched),
-        *_of_input(timeline),
+        *timeline.notes,
         _missing_ranks(timeline),
         _missing_steps(timeline, selection),
         *calls.notes,
-        _unknown_collectives(timeline, calls, times),
+        _unknown_collectives(calls, times),
         _unknown_bytes(calls, times),
         _outliers(timeline, calls, times, outlier),
         _coarse(timeline),
     ]
     return list(dict.fromkeys(note for note in found if note is not None))
-
-
-def _of_input(timeline: Timeline) -> list[Note]:
-    """The reader's notes; one that several files share in code and wording is said once, with how many files it holds for."""
-    return list(timeline.notes)
 
 
 def _no_communication(timeline: Timeline, unmatched: list[UnmatchedRow]) -> Note | None:
@@ -72,10 +67,11 @@ def _missing_steps(timeline: Timeline, selection: Selection) -> Note | None:
     absent = sorted({info.rank for info in timeline.ranks} - {rank for rank, _ in selection.stretches})
     if not absent:
         return None
-    return Note(code="ranks_without_steps", text=f"ranks {ranges(absent)} have none of the steps of the window and are not counted")
+    text = f"ranks {ranges(absent)} have none of the steps of the window and are not counted"
+    return Note(code="ranks_without_steps", text=text)
 
 
-def _unknown_collectives(timeline: Timeline, calls: Calls, times: CallTimes) -> Note | None:
+def _unknown_collectives(calls: Calls, times: CallTimes) -> Note | None:
     unknown = times.counted & (calls.table.collective < 0)
     if not unknown.any():
         return None

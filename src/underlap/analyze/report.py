@@ -12,6 +12,7 @@ import numpy as np
 from underlap import intervals
 from underlap._version import __version__
 from underlap.analyze import accounting, calls, families, groups, notes, steps
+from underlap.columns import NONE, Int64
 from underlap.report import (
     LaneRow,
     NoteRow,
@@ -26,7 +27,7 @@ from underlap.report import (
     UnmatchedRow,
     Window,
 )
-from underlap.timeline import NONE, Int64, OpClass, Timeline
+from underlap.timeline import OpClass, Operations, Timeline
 
 _STEP_PARTS = accounting.PARTS
 
@@ -50,9 +51,7 @@ def report(
     amounts: dict[int, list[accounting.FamilyAmounts]] = {}
     for key, stretches in selection.stretches.items():
         own = ops_of[key]
-        for number, amount in accounting.family_amounts(
-            timeline.ops.take(own), family_of_op[own], sets[key], stretches
-        ).items():
+        for number, amount in accounting.family_amounts(timeline.ops.take(own), family_of_op[own], sets[key], stretches).items():
             amounts.setdefault(number, []).append(amount)
     rank_rows = [_rank_row(timeline, key, ops_of[key], sets[key], selection) for key in selection.stretches]
     step_rows = _step_rows(found, sets, selection)
@@ -61,7 +60,7 @@ def report(
     return Report(
         origin_ns=str(timeline.origin_ns),
         provenance=_provenance(timeline),
-        window=_window(timeline, found, selection, sets),
+        window=_window(found, selection, sets),
         step_summary=_step_summary(step_rows),
         summary=_summary(rank_rows, unmatched),
         ranks=rank_rows,
@@ -106,7 +105,6 @@ def _provenance(timeline: Timeline) -> Provenance:
 
 
 def _window(
-    timeline: Timeline,
     found: steps.Steps,
     selection: steps.Selection,
     sets: dict[tuple[int, int], accounting.DeviceSets],
@@ -225,7 +223,7 @@ def _lane_rows(timeline: Timeline, selection: steps.Selection) -> list[LaneRow]:
         if stretches is None or len(own) == 0:
             continue
 
-        def busy(*classes: OpClass, own: accounting.Operations = own, stretches: Int64 = stretches) -> int:
+        def busy(*classes: OpClass, own: Operations = own, stretches: Int64 = stretches) -> int:
             chosen = np.isin(own.op_class, classes)
             return int(
                 intervals.covered(

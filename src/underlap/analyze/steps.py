@@ -12,11 +12,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from underlap.columns import NONE, Int32, Int64
 from underlap.errors import OptionError
-from underlap.timeline import NONE, UNKNOWN_NS, HostKind, Int32, Int64, OpClass, Timeline
+from underlap.timeline import UNKNOWN_NS, HostKind, OpClass, Timeline
 
 _TRAINING = re.compile(r"(?:ProfilerStep#|(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=-]*)(\d+)$", re.IGNORECASE)
 _SERVING = re.compile(r"execute_")
+Mark = tuple[int, str, int, int]
+"""(number, label, start, end)"""
+
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|hip)GraphLaunch|cuGraphLaunch")
 
 
@@ -65,15 +69,7 @@ class Selection:
 
 def find(timeline: Timeline) -> Steps:
     """The steps that the annotations (else the graph launches) of each rank mark."""
-    marks: dict[int, list[tuple[int, str, int, int]]] = {}
-    kind = None
-    for kind, pattern in (("training annotations", _TRAINING), ("serving annotations", _SERVING)):
-        marks = _annotations(timeline, pattern)
-        if marks:
-            break
-    else:
-        marks = _graph_launches(timeline)
-        kind = "graph launches" if marks else None
+    kind, marks = _marks(timeline)
     of_op = np.full(len(timeline.ops), NONE, dtype=np.int32)
     steps: list[Step] = []
     for rank, device in devices(timeline):
@@ -81,6 +77,16 @@ def find(timeline: Timeline) -> Steps:
         if rank in marks:
             steps.extend(_on_device(timeline, own, marks[rank], rank, device, of_op))
     return Steps(kind=kind, steps=tuple(steps), of_op=of_op)
+
+
+def _marks(timeline: Timeline) -> tuple[str | None, dict[int, list[Mark]]]:
+    """What marks steps, and per rank the marks in order of time."""
+    for kind, pattern in (("training annotations", _TRAINING), ("serving annotations", _SERVING)):
+        marks = _annotations(timeline, pattern)
+        if marks:
+            return kind, marks
+    marks = _graph_launches(timeline)
+    return ("graph launches" if marks else None), marks
 
 
 def devices(timeline: Timeline) -> list[tuple[int, int]]:
@@ -137,12 +143,12 @@ def _whole(timeline: Timeline, definition: str) -> Selection:
     )
 
 
-def _annotations(timeline: Timeline, pattern: re.Pattern[str]) -> dict[int, list[tuple[int, str, int, int]]]:
+def _annotations(timeline: Timeline, pattern: re.Pattern[str]) -> dict[int, list[Mark]]:
     """Per rank (number, label, start, end) of the annotations that the pattern finds, in order of time."""
     host = timeline.host
     wanted = [at for at, name in enumerate(timeline.names) if pattern.match(name)]
     rows = np.flatnonzero((host.kind == HostKind.ANNOTATION) & np.isin(host.name, wanted))
-    marks: dict[int, list[tuple[int, str, int, int]]] = {}
+    marks: dict[int, list[Mark]] = {}
     for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
         label = timeline.names[host.name[row]]
         own = marks.setdefault(int(host.rank[row]), [])
@@ -153,23 +159,22 @@ def _annotations(timeline: Timeline, pattern: re.Pattern[str]) -> dict[int, list
     return marks
 
 
-def _graph_launches(timeline: Timeline) -> dict[int, list[tuple[int, str, int, int]]]:
+def _graph_launches(timeline: Timeline) -> dict[int, list[Mark]]:
     """Per rank one mark per graph launch, each lasting until the next."""
     host = timeline.host
     wanted = [at for at, name in enumerate(timeline.names) if _GRAPH_LAUNCH.match(name)]
-    marks: dict[int, list[tuple[int, str, int, int]]] = {}
+    marks: dict[int, list[Mark]] = {}
     for rank in np.unique(host.rank).tolist():
         rows = np.flatnonzero((host.rank == rank) & (host.kind == HostKind.LAUNCH) & np.isin(host.name, wanted))
         starts = np.sort(host.start_ns[rows]).tolist()
         ends = [*starts[1:], int(timeline.ops.end_ns.max()) + 1] if starts else []
         if len(starts) > 1:
-            marks[rank] = [(at, f"graph launch {at}", start, end) for at, (start, end) in enumerate(zip(starts, ends, strict=True))]
+            spans = enumerate(zip(starts, ends, strict=True))
+            marks[rank] = [(at, f"graph launch {at}", start, end) for at, (start, end) in spans]
     return marks
 
 
-def _on_device(
-    timeline: Timeline, own: Int64, marks: list[tuple[int, str, int, int]], rank: int, device: int, of_op: Int32
-) -> list[Step]:
+def _on_device(timeline: Timeline, own: Int64, marks: list[Mark], rank: int, device: int, of_op: Int32) -> list[Step]:
     ops = timeline.ops
     begins = np.array([start for _, _, start, _ in marks], dtype=np.int64)
     ends = np.array([end for _, _, _, end in marks], dtype=np.int64)

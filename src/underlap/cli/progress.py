@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from underlap.render.plain import clean, shorten, size
 
@@ -14,16 +14,10 @@ if TYPE_CHECKING:
     from rich import progress
     from rich.console import Console
 
+    from underlap.flows.read import Progress
+
 PATIENCE_S = 1.0
 BAR = 24
-
-
-class Reading(Protocol):
-    """What a reader tells: the file that it is in, and bytes done and in total over all files."""
-
-    file: str
-    done_bytes: int
-    total_bytes: int
 
 
 class ReadingBar:
@@ -35,7 +29,7 @@ class ReadingBar:
         self._bar: progress.Progress | None = None
         self._task: progress.TaskID | None = None
 
-    def __call__(self, state: Reading) -> None:
+    def __call__(self, state: Progress) -> None:
         if self._bar is None:
             if time.monotonic() < self._due:
                 return

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from underlap.columns import Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read import calls, cpu, device
 from underlap.read.identity import rank_from_metadata, rank_from_name
@@ -15,7 +16,7 @@ from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
 from underlap.read.rows import Context, FileRows, Parts
-from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Int64, Interner, Note, Operations, RankInfo, Thread, Timeline, in_time_order
+from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Note, Operations, RankInfo, Thread, Timeline, in_time_order
 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
 _SYNC_PREFIX = ("gloo:", "mpi:", "ucc:")
@@ -173,4 +174,3 @@ def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
     for what, count in rows.dropped.items():
         notes.append(Note(code="events_dropped", text=f"{path.name}: {count} events {what} are left out"))
     return notes
-

@@ -13,11 +13,12 @@ import re
 import numpy as np
 
 from underlap import intervals
+from underlap.columns import NONE, Int64
 from underlap.read import calls, device
 from underlap.read.calls import CallInfo
 from underlap.read.nesting import Nesting
 from underlap.read.rows import Context, FileRows, Parts
-from underlap.timeline import NONE, UNKNOWN_NS, HostKind, Int64, Lane, Note, OpClass, Operations
+from underlap.timeline import UNKNOWN_NS, HostKind, Lane, Note, OpClass, Operations
 
 SPAN = re.compile(r"(gloo|mpi|ucc):")
 # Wrappers of the autograd engine and calls of collectives compute nothing themselves.

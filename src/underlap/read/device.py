@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from underlap.columns import NONE, Int32, Int64
 from underlap.read.calls import CallInfo, from_metadata, from_shapes
 from underlap.read.names import is_copy_name, is_peer_copy_name
 from underlap.read.rows import Context, FileRows, Parts
-from underlap.timeline import NONE, UNKNOWN_NS, Collectives, HostKind, Int32, Int64, Lane, Note, OpClass, Operations
+from underlap.timeline import UNKNOWN_NS, Collectives, HostKind, Lane, Note, OpClass, Operations
 
 _ON_DEVICE = (OpClass.COMMUNICATION, OpClass.FUSED, OpClass.WAIT)
 
@@ -22,7 +23,7 @@ def parts(context: Context) -> Parts:
     rows = context.rows
     notes: list[Note] = []
     _drop_duplicates(rows, notes)
-    launch, process_rank = _launches(rows, context.rank, notes)
+    launch, process_rank = _launches(rows, notes)
     inner, parent = _call_sites(context, launch)
     chains = _Chains(context, parent)
     op_class = _classes(context, inner, chains, notes)
@@ -87,7 +88,7 @@ def _drop_duplicates(rows: FileRows, notes: list[Note]) -> None:
     notes.append(Note(code="duplicates", text=f"{len(extra)} device rows repeat another one exactly and are left out"))
 
 
-def _launches(rows: FileRows, rank: int, notes: list[Note]) -> tuple[Int64, dict[Any, int]]:
+def _launches(rows: FileRows, notes: list[Note]) -> tuple[Int64, dict[Any, int]]:
     """The host row that launched each device row (-1 where none), and the rank of each process if there are several.
 
     Correlation ids are unique per process only. In a file with several launching processes, each device is given to the

@@ -98,4 +98,3 @@ def _inflated(path: Path, head: bytes) -> bytes:
     if not text and len(head) < _HEAD_BYTES:
         raise UnreadableError(f"{path}: the gzip file holds nothing, or is cut at its start; expected {READABLE}")
     return text
-

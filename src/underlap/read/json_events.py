@@ -11,13 +11,14 @@ This file knows JSON and the trace-event container. What the events mean is kine
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 from isal import igzip, isal_zlib
@@ -32,6 +33,7 @@ TAIL_LIMIT = 64 << 20
 
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEPARATOR = re.compile(rb"\}\s*,\s*\{")
+_INFLATE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, cast("type[Exception]", isal_zlib.error))
 _DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 
@@ -141,7 +143,7 @@ class EventFile:
             with self.path.open("rb") as raw:
                 packed = raw.read(2) == b"\x1f\x8b"
                 raw.seek(0)
-                stream: BinaryIO = igzip.GzipFile(fileobj=raw) if packed else raw
+                stream = cast("BinaryIO", igzip.open(raw, "rb") if packed else raw)  # type: ignore[no-untyped-call]  # isal leaves it untyped
                 yield from self._inflated(stream, raw)
         except OSError as error:
             raise UnreadableError(f"{self.path}: cannot be read ({error.strerror or error})") from error
@@ -150,7 +152,7 @@ class EventFile:
         while True:
             try:
                 piece = stream.read(PIECE_BYTES)
-            except (EOFError, zlib.error, isal_zlib.error, igzip.BadGzipFile) as error:
+            except _INFLATE_ERRORS as error:
                 self.damage.truncated = f"the gzip data is cut or damaged ({error})"
                 return
             if not piece:
@@ -179,10 +181,10 @@ class EventFile:
             searched = max(0, len(head) - 64)
         if not head.strip() and self.damage.truncated is None:
             raise UnreadableError(f"{self.path}: the file is empty; expected a profiler trace")
-        found = _ARRAY_START.search(head)
-        if found is not None:
+        first = _ARRAY_START.search(head)
+        if first is not None:
             self.damage.metadata = "the metadata before the events is not valid JSON"
-            return head[found.end() :].lstrip()
+            return head[first.end() :].lstrip()
         raise NotATraceError(f"{self.path}: {describe_json(head, self.damage.truncated)}")
 
     def _read_tail(self, tail: bytes, pieces: Iterator[bytes]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from underlap.columns import Int64
 from underlap.errors import NotATraceError
 from underlap.read.build import build
 from underlap.read.calls import CALL_NAME
@@ -22,7 +23,7 @@ from underlap.read.json_events import Args, Event, EventFile
 from underlap.read.names import NameTable
 from underlap.read.numbers import integers, nanoseconds, valid
 from underlap.read.rows import DEVICE_COLUMNS, HOST_COLUMNS, FileRows
-from underlap.timeline import HostKind, Int64, Timeline
+from underlap.timeline import HostKind, Timeline
 
 _KERNEL_CATEGORIES = {"kernel", "mtia_ccp_events", "hpu_op"}
 _COPY_CATEGORIES = {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
@@ -119,7 +120,6 @@ class _Collector:
         self._open: dict[tuple[Any, Any], list[tuple[int, Event]]] = {}
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._dropped: Counter[str] = Counter()
-        self._unread: Counter[str] = Counter()
         self._sizes = [0, 0]
 
     def add(self, batch: list[Event]) -> None:
@@ -129,30 +129,17 @@ class _Collector:
         kinds: list[int] = []
         copies: list[bool] = []
         categories = self._categories
-        for row, event in enumerate(batch, self.events):
-            phase = event.ph
-            if phase == "X":
-                kind = categories[event.cat]
-            elif phase == "E":
-                begun = self._end(event)
-                if begun is None:
-                    continue
-                row, event = begun
-                kind = categories[event.cat]
-            else:
-                if phase == "B":
-                    self._open.setdefault((event.pid, event.tid), []).append((row, event))
-                elif phase == "M":
-                    self._metadata(event)
+        for entry in enumerate(batch, self.events):
+            whole = entry if entry[1].ph == "X" else self._other_phase(entry)
+            if whole is None:
                 continue
+            kind = categories[whole[1].cat]
             if kind >= 0:
-                host.append((row, event))
+                host.append(whole)
                 kinds.append(kind)
             elif kind != _Categories.IGNORED:
-                device.append((row, event))
+                device.append(whole)
                 copies.append(kind == _Categories.COPY)
-            else:
-                self._unread[str(event.cat)] += 1
         self.events += len(batch)
         if device:
             self._add_device(device, copies)
@@ -235,6 +222,17 @@ class _Collector:
         keep = np.flatnonzero(usable)
         return start[keep], start[keep] + length[keep], keep
 
+    def _other_phase(self, entry: tuple[int, Event]) -> tuple[int, Event] | None:
+        """Begin and end phases pair up to a whole event, which the end returns; names of threads are kept."""
+        event = entry[1]
+        if event.ph == "E":
+            return self._end(event)
+        if event.ph == "B":
+            self._open.setdefault((event.pid, event.tid), []).append(entry)
+        elif event.ph == "M":
+            self._metadata(event)
+        return None
+
     def _end(self, event: Event) -> tuple[int, Event] | None:
         """The row and event that an E phase closes, with its duration; None without a begin."""
         stack = self._open.get((event.pid, event.tid))
@@ -269,7 +267,6 @@ class _Collector:
             threads=list(self._threads),
             thread_names=self._thread_names,
             dropped={what: count for what, count in self._dropped.items() if count},
-            unread_categories=self._unread,
         )
 
 
@@ -289,6 +286,4 @@ def _kept(args: Args) -> Args:
 
 
 def _join(parts: list[dict[str, Int64]], names: tuple[str, ...]) -> dict[str, Int64]:
-    return {
-        name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0, dtype=np.int64) for name in names
-    }
+    return {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0, dtype=np.int64) for name in names}

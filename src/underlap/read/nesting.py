@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from underlap.timeline import NONE, Int32, Int64
+from underlap.columns import NONE, Int32, Int64
 
 
 class Nesting:

@@ -8,7 +8,8 @@ from typing import Any, SupportsBytes
 import numpy as np
 from numpy.typing import NDArray
 
-from underlap.timeline import NONE, UNKNOWN_NS, Int64
+from underlap.columns import NONE, Int64
+from underlap.timeline import UNKNOWN_NS
 
 _DIGITS, _DOT, _COMMA = 0x30, 0x2E, 0x2C
 _FAST_DIGITS = 18
@@ -92,4 +93,5 @@ def integer(value: Any) -> int:
 
 def valid(times: Int64) -> NDArray[np.bool_]:
     """Where a time is known."""
-    return times != UNKNOWN_NS
+    known: NDArray[np.bool_] = times != UNKNOWN_NS
+    return known

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from underlap.columns import Int64, Interner
 from underlap.read.json_events import Args
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
-from underlap.timeline import Collectives, Group, Int64, Interner, Lane, Note, Operations
+from underlap.timeline import Collectives, Group, Lane, Note, Operations
 
 DEVICE_COLUMNS = ("start", "end", "row", "name", "lane", "copy", "correlation", "external", "graph", "bytes")
 HOST_COLUMNS = ("start", "end", "row", "name", "thread", "kind", "correlation", "external")
@@ -37,7 +37,6 @@ class FileRows:
     """(process, thread)"""
     thread_names: dict[tuple[Any, Any], str]
     dropped: dict[str, int]
-    unread_categories: Counter[str]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
