@@ -69,6 +69,7 @@ def family(axis="dp", collective="reduce_scatter", exposed_ms=27.2, **changes):
         payload_bytes=15_200_000_000,
         payload_known_share=1.0,
         communication_ns=8 * 30 * MS,
+        fused_ns=0,
         hidden_ns=8 * 3 * MS,
         under_fused_ns=0,
         exposed_ns=round(8 * exposed_ms * MS),
