@@ -1,0 +1,144 @@
+"""NVTX ranges of an Nsight Systems export: their names, and which of them encloses a launch.
+
+Push/pop ranges nest on their thread, so they say where a launch comes from. Start/end ranges may cross each other and
+end on another thread: they are listed, but enclose nothing here. Marks, categories and payloads are not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underlap.read.nsight_tables import NVTX, ROW, Export
+from underlap.timeline import NONE, Int32, Int64, Interner
+
+PUSH_POP = 59
+START_END = 60
+UNKNOWN_END = int(np.iinfo(np.int64).max)
+
+# torch.autograd.profiler.emit_nvtx appends these, in this order, to the name of an operator.
+_MARKS = (", seq = ", ", op_id = ", ", sizes = ")
+# An operator of torch is namespace::name; "FSDP::pre_forward (blocks.3)" or "std::thread running" is an annotation.
+_OPERATOR = re.compile(r"[a-z_][A-Za-z0-9_]*::[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """NVTX ranges, sorted by thread, start and (outer first) end. One row per range."""
+
+    start: Int64
+    end: Int64
+    """`UNKNOWN_END` where the range was still open when the capture ended."""
+    tid: Int64
+    """globalTid: process and thread."""
+    name: Int32
+    row: Int64
+    nests: NDArray[np.bool_]
+    """Push/pop ranges; only these enclose."""
+    parent: Int64
+    """The innermost nesting range around this one, or -1."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def clean(text: str) -> str:
+    """The name without what emit_nvtx appended: "aten::mm, seq = 3, op_id = 9" is aten::mm."""
+    for mark in _MARKS:
+        text = text.partition(mark)[0]
+    return text
+
+
+def is_operator(name: str) -> bool:
+    """Whether the name is that of an operator of the framework."""
+    return _OPERATOR.fullmatch(name) is not None
+
+
+def read_ranges(export: Export, names: Interner) -> Ranges:
+    """The push/pop and start/end ranges of all processes."""
+    columns = export.columns(NVTX, ("start", "eventType", "globalTid"), ("end", "textId"))
+    kind = columns["eventType"]
+    wanted = np.isin(kind, (PUSH_POP, START_END))
+    name = _names(export, columns["textId"], names)
+    keep = np.flatnonzero(wanted & (name >= 0))
+    start, tid = columns["start"][keep], columns["globalTid"][keep]
+    end = np.where(columns["end"][keep] == NONE, UNKNOWN_END, columns["end"][keep])
+    order = np.lexsort((-end, start, tid))
+    nests = (kind[keep] == PUSH_POP)[order]
+    start, end, tid = start[order], end[order], tid[order]
+    return Ranges(
+        start=start,
+        end=end,
+        tid=tid,
+        name=name[keep][order],
+        row=columns[ROW][keep][order],
+        nests=nests,
+        parent=_parents(start, end, tid, nests),
+    )
+
+
+def _names(export: Export, text_id: Int64, names: Interner) -> Int32:
+    # In row order, as Export.columns reads: a text, or the id of a registered string, or neither.
+    registered = export.strings(np.unique(text_id[text_id >= 0]).tolist())
+    table = {key: names(clean(text)) for key, text in registered.items()}
+    by_id = np.fromiter((table.get(key, NONE) for key in text_id.tolist()), dtype=np.int32, count=len(text_id))
+    if not export.has(NVTX, "text"):
+        return by_id
+    range_text = f"CASE WHEN eventType IN ({PUSH_POP}, {START_END}) THEN text END"
+    texts = export.rows(f"SELECT {range_text} FROM {NVTX} ORDER BY rowid")  # noqa: S608 - names are our constants
+    by_text = np.fromiter(
+        (NONE if text is None else names(clean(str(text))) for (text,) in texts), dtype=np.int32, count=len(text_id)
+    )
+    return np.where(by_text >= 0, by_text, by_id)
+
+
+def _parents(start: Int64, end: Int64, tid: Int64, nests: NDArray[np.bool_]) -> Int64:
+    rows = np.flatnonzero(nests)
+    parent = np.full(len(start), NONE, dtype=np.int64)
+    if len(rows) == 0:
+        return parent
+    first = np.empty(len(rows), dtype=bool)
+    first[0] = True
+    first[1:] = tid[rows][1:] != tid[rows][:-1]
+    # jump[i] is the nearest earlier range that may enclose i: all between the two have ended by its start. A range that
+    # turns out to have ended hands on its own jump, so that the distance doubles each round: O(n log n), no stack.
+    jump = np.where(first, NONE, np.arange(len(rows)) - 1)
+    starts, ends = start[rows], end[rows]
+    open_ = np.flatnonzero(jump >= 0)
+    while len(open_):
+        ended = ends[jump[open_]] <= starts[open_]
+        open_ = open_[ended]
+        jump[open_] = jump[jump[open_]]
+        open_ = open_[jump[open_] >= 0]
+    parent[rows] = np.where(jump >= 0, rows[jump], NONE)
+    return parent
+
+
+def innermost(ranges: Ranges, tid: Int64, time: Int64) -> Int64:
+    """For each (thread, time): the innermost range around it, or -1."""
+    found = np.full(len(time), NONE, dtype=np.int64)
+    rows = np.flatnonzero(ranges.nests)
+    threads, begins = np.unique(ranges.tid[rows], return_index=True)
+    ends = np.append(begins[1:], len(rows))
+    order = np.argsort(tid, kind="stable")
+    sorted_tid = tid[order]
+    for thread, begin, end in zip(threads.tolist(), begins.tolist(), ends.tolist(), strict=True):
+        here = order[np.searchsorted(sorted_tid, thread, "left") : np.searchsorted(sorted_tid, thread, "right")]
+        at = np.searchsorted(ranges.start[rows[begin:end]], time[here], side="right") - 1
+        found[here] = np.where(at >= 0, rows[begin + np.maximum(at, 0)], NONE)
+    return ancestor(ranges, found, time, np.ones(len(ranges), dtype=bool))
+
+
+def ancestor(ranges: Ranges, index: Int64, time: Int64, wanted: NDArray[np.bool_]) -> Int64:
+    """For each range (or -1): itself or the nearest range around it that is wanted and still open at the time."""
+    found = index.copy()
+    left = np.flatnonzero(found >= 0)
+    while len(left):
+        at = found[left]
+        left = left[~wanted[at] | (ranges.end[at] <= time[left])]
+        found[left] = ranges.parent[found[left]]
+        left = left[found[left] >= 0]
+    return found
