@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from underlap.read.collective import normalize, payload_bytes
 from underlap.read.names import Recognition
 from underlap.read.nsight_ranges import Ranges, ancestor, innermost
-from underlap.read.nsight_tables import NVTX, PAYLOAD_ENTRIES, STRINGS, Export
+from underlap.read.nsight_tables import NVTX, PAYLOAD_ENTRIES, STRINGS, Export, decode
 from underlap.timeline import NONE, UNKNOWN_NS, Collectives, Group, Int8, Int32, Int64, Interner, OpClass
 
 GROUP_MARKS = {"ncclGroupStart": 1, "ncclGroupEnd": -1}
@@ -169,7 +169,7 @@ def _fields(export: Export) -> dict[tuple[int, int], list[_Field]]:
         keys, labels, columns["type"].tolist(), columns["offset"].tolist(), strict=True
     ):
         # The entries are repeated per process; the offset of the first one is left out.
-        fields[domain, schema].setdefault(index, (str(label or "").lower(), kind, max(offset, 0)))
+        fields[domain, schema].setdefault(index, (decode(label).lower(), kind, max(offset, 0)))
     return {key: list(entries.values()) for key, entries in fields.items()}
 
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from underlap.read.nsight_tables import NVTX, ROW, Export
+from underlap.read.nsight_tables import NVTX, ROW, Export, decode
 from underlap.timeline import NONE, Int32, Int64, Interner
 
 PUSH_POP = 59
 START_END = 60
 UNKNOWN_END = int(np.iinfo(np.int64).max)
 
-# torch.autograd.profiler.emit_nvtx appends these, in this order, to the name of an operator.
-_MARKS = (", seq = ", ", op_id = ", ", sizes = ")
+# torch.autograd.profiler.emit_nvtx appends these, in this order and each only where known, to the name of an operator.
+_MARKS = (b"seq = ", b"op_id = ", b"sizes = ")
+_FIRST_MARK = re.compile(rb", (seq|op_id|sizes) = ")
 # An operator of torch is namespace::name; "FSDP::pre_forward (blocks.3)" or "std::thread running" is an annotation.
 _OPERATOR = re.compile(r"[a-z_][A-Za-z0-9_]*::[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)?")
 
@@ -45,11 +47,10 @@ class Ranges:
         return len(self.start)
 
 
-def clean(text: str) -> str:
+def clean(text: bytes) -> bytes:
     """The name without what emit_nvtx appended: "aten::mm, seq = 3, op_id = 9" is aten::mm."""
-    for mark in _MARKS:
-        text = text.partition(mark)[0]
-    return text
+    name, _, rest = text.partition(b", ")
+    return name if rest.startswith(_MARKS) else _FIRST_MARK.split(text, maxsplit=1)[0]
 
 
 def is_operator(name: str) -> bool:
@@ -73,25 +74,32 @@ def read_ranges(export: Export, names: Interner) -> Ranges:
         start=start,
         end=end,
         tid=tid,
-        name=name[keep][order],
+        name=name[keep][order].astype(np.int32),
         row=columns[ROW][keep][order],
         nests=nests,
         parent=_parents(start, end, tid, nests),
     )
 
 
-def _names(export: Export, text_id: Int64, names: Interner) -> Int32:
+def _names(export: Export, text_id: Int64, names: Interner) -> Int64:
     # In row order, as Export.columns reads: a text, or the id of a registered string, or neither.
     registered = export.strings(np.unique(text_id[text_id >= 0]).tolist())
-    table = {key: names(clean(text)) for key, text in registered.items()}
-    by_id = np.fromiter((table.get(key, NONE) for key in text_id.tolist()), dtype=np.int32, count=len(text_id))
+    table = {key: names(decode(clean(text.encode()))) for key, text in registered.items()}
+    unique, inverse = np.unique(text_id, return_inverse=True)
+    by_id = np.array([table.get(key, NONE) for key in unique.tolist()], dtype=np.int64)[inverse]
     if not export.has(NVTX, "text"):
         return by_id
+    seen: dict[Any, int] = {None: NONE}
+
+    def number(text: Any) -> int:
+        name = clean(text) if isinstance(text, bytes) else text
+        found = seen.get(name)
+        if found is None:
+            found = seen[name] = names(decode(name))
+        return found
+
     range_text = f"CASE WHEN eventType IN ({PUSH_POP}, {START_END}) THEN text END"
-    texts = export.rows(f"SELECT {range_text} FROM {NVTX} ORDER BY rowid")  # noqa: S608 - names are our constants
-    by_text = np.fromiter(
-        (NONE if text is None else names(clean(str(text))) for (text,) in texts), dtype=np.int32, count=len(text_id)
-    )
+    by_text = export.numbers(f"SELECT {range_text} FROM {NVTX} ORDER BY rowid", number)  # noqa: S608 - names are our constants
     return np.where(by_text >= 0, by_text, by_id)
 
 

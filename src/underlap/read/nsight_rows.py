@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from underlap.read import nsight_tables as tables
 from underlap.read.names import NameTable, Recognition
-from underlap.read.nsight_tables import ROW, Export
+from underlap.read.nsight_tables import ROW, Export, decode
 from underlap.timeline import NONE, Int8, Int32, Int64, Interner, OpClass
 
 _DEVICE = ("start", "end", "deviceId", "streamId", "globalPid")
@@ -172,16 +172,15 @@ def read_device_model(export: Export) -> str | None:
     """The model of the devices, where all in the machine are the same; which row is which device is not looked up."""
     if not export.has(tables.GPUS, "name"):
         return None
-    found = {str(name) for (name,) in export.rows(f"SELECT DISTINCT name FROM {tables.GPUS} WHERE name IS NOT NULL")}  # noqa: S608
+    found = {decode(name) for (name,) in export.rows(f"SELECT DISTINCT name FROM {tables.GPUS} WHERE name IS NOT NULL")}  # noqa: S608
     return found.pop() if len(found) == 1 else None
 
 
 def _kernels(export: Export, names: Interner, table: NameTable) -> tuple[DeviceRows, dict[int, Recognition]]:
     spellings = ("demangledName", "shortName", "mangledName")
-    columns = export.columns(tables.KERNEL, _DEVICE, (*_LINKS, *spellings))
-    text = columns[spellings[0]]
-    for spelling in spellings[1:]:
-        text = np.where(text >= 0, text, columns[spelling])
+    spelling = next((name for name in spellings if export.has(tables.KERNEL, name)), spellings[0])
+    columns = export.columns(tables.KERNEL, _DEVICE, (*_LINKS, spelling))
+    text = columns[spelling]
     unique, inverse = np.unique(text, return_inverse=True)
     texts = export.strings(unique.tolist())
     ids = [names(texts.get(key, "unnamed kernel")) for key in unique.tolist()]
@@ -206,7 +205,7 @@ def _copy_name(export: Export, kind: int) -> str:
     known = _COPY_NAMES.get(kind)
     if known is None and export.has(tables.COPY_KINDS, "id", "label"):
         found = export.rows(f"SELECT label FROM {tables.COPY_KINDS} WHERE id = ?", (kind,))  # noqa: S608 - our constant
-        known = next((str(label) for (label,) in found), None)
+        known = next((decode(label) for (label,) in found), None)
     return f"Memcpy {known or f'of kind {kind}'}"
 
 

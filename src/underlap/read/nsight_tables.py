@@ -8,7 +8,7 @@ It knows nothing about what the rows mean.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -54,7 +54,8 @@ class Export:
         # folder is read-only. It also ignores such files, which is why unfinished ones were refused before.
         with self._guarded():
             self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        # Texts stay bytes until one is needed: most of a large export's are repetitions.
+        self._connection.text_factory = bytes
         try:
             self._tables = self._find_tables()
         except BaseException:
@@ -88,8 +89,9 @@ class Export:
         present = [ROW, *required, *(name for name in optional if name in self._tables[table])]
         self._check_types(table, required, present[1:])
         fields = ", ".join(f'coalesce("{name}", {NONE})' for name in present[1:])
-        rows = self.rows(f'SELECT {ROW}, {fields} FROM "{table}" ORDER BY {ROW}')  # noqa: S608 - names are our constants
         with self._guarded():
+            rows = self._connection.execute(f'SELECT {ROW}, {fields} FROM "{table}" ORDER BY {ROW}')  # noqa: S608 - our constants
+            # No Python code runs per row here.
             matrix = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, len(present))
         found = {name: np.ascontiguousarray(matrix[:, index]) for index, name in enumerate(present)}
         absent = np.full(len(matrix), NONE, dtype=np.int64)
@@ -105,17 +107,23 @@ class Export:
             part = wanted[begin : begin + 900]
             marks = ",".join("?" * len(part))
             found.update(self.rows(f"SELECT id, value FROM {STRINGS} WHERE id IN ({marks})", part))  # noqa: S608 - only marks
-        return {key: str(value) for key, value in found.items()}
+        return {key: decode(value) for key, value in found.items()}
+
+    def numbers(self, statement: str, number: Callable[[Any], int]) -> Int64:
+        """The first column of a query, each value turned into a number."""
+        with self._guarded():
+            return np.fromiter((number(value) for (value,) in self._connection.execute(statement)), dtype=np.int64)
 
     def rows(self, statement: str, parameters: Iterable[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query."""
+        """The rows of a query; texts as bytes."""
         with self._guarded():
             yield from self._connection.execute(statement, tuple(parameters))
 
     def _find_tables(self) -> dict[str, frozenset[str]]:
         with self._guarded():
             self._connection.execute("PRAGMA trusted_schema = OFF")
-            schema = list(self._connection.execute("SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
+            query = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view')"
+            schema = [tuple(map(decode, row)) for row in self._connection.execute(query)]
         kinds = {name: _kind(kind, sql) for name, kind, sql in schema if name in READ}
         for name, kind in kinds.items():
             if kind != "table":
@@ -124,12 +132,12 @@ class Export:
                     f"has a plain table: {EXPORT_AGAIN}"
                 )
         if not EVENTS.intersection(kinds):
-            found = ", ".join(sorted(str(name) for name, *_ in schema)[:5]) or "no table"
+            found = ", ".join(sorted(name for name, *_ in schema)[:5]) or "no table"
             raise NotATraceError(
                 f"{self.path}: a SQLite file, but no export of Nsight Systems: found {found}; expected {KERNEL} or {NVTX}. "
                 "Make one with: nsys export --type sqlite REPORT.nsys-rep"
             )
-        return {name: frozenset(row[1] for row in self.rows(f'PRAGMA table_info("{name}")')) for name in kinds}
+        return {name: frozenset(decode(row[1]) for row in self.rows(f'PRAGMA table_info("{name}")')) for name in kinds}
 
     def _check_types(self, table: str, required: tuple[str, ...], present: list[str]) -> None:
         # np.fromiter would cut a float and fail without a word about the row on a text.
@@ -139,7 +147,8 @@ class Export:
         )
         types = ", ".join(f'typeof("{name}")' for name in present)
         query = f'SELECT {ROW}, {types} FROM "{table}" WHERE {wrong} LIMIT 1'  # noqa: S608 - names are our constants
-        for row, *kinds in self.rows(query):
+        for row, *found in self.rows(query):
+            kinds = [decode(kind) for kind in found]
             allowed = {name: ("integer",) if name in required else ("integer", "null") for name in present}
             name, kind = next((n, k) for n, k in zip(present, kinds, strict=True) if k not in allowed[n])
             raise NotATraceError(
@@ -171,6 +180,11 @@ def _refuse_unfinished(path: Path) -> None:
             )
 
 
-def _kind(kind: str, sql: str | None) -> str:
+def decode(value: Any) -> str:
+    """A text of the database, which nothing forces to be UTF-8; empty for NULL."""
+    return "" if value is None else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _kind(kind: str, sql: str) -> str:
     # A virtual table is listed as a table, but reading it runs code of its module.
-    return "virtual table" if "VIRTUAL" in (sql or "").upper().split()[:3] else kind
+    return "virtual table" if "VIRTUAL" in sql.upper().split()[:3] else kind
