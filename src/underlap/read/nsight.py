@@ -88,7 +88,9 @@ def read(path: Path, table: NameTable) -> Timeline:
     names = Interner()
     with Export(path) as export:
         device, kernels = read_device_rows(export, names, table)
-        timed = (device.end >= device.start) & (device.end > 0)
+        # CUPTI writes 0 for both where it has no times.
+        timed = (device.end >= device.start) & ((device.start != 0) | (device.end != 0))
+        timed &= tables.possible(device.start, device.end)
         if not timed.any():
             raise NotATraceError(
                 f"{path}: no device events in this export: expected kernels in {tables.KERNEL} or copies in {tables.MEMCPY}. "

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from underlap.read.nsight_tables import NVTX, ROW, Export, decode
+from underlap.read.nsight_tables import NVTX, ROW, Export, decode, possible
 from underlap.timeline import NONE, Int32, Int64, Interner
 
 PUSH_POP = 59
@@ -64,7 +64,7 @@ def read_ranges(export: Export, names: Interner) -> Ranges:
     kind = columns["eventType"]
     wanted = np.isin(kind, (PUSH_POP, START_END))
     name = _names(export, columns["textId"], names)
-    keep = np.flatnonzero(wanted & (name >= 0))
+    keep = np.flatnonzero(wanted & (name >= 0) & possible(columns["start"], columns["end"]))
     start, tid = columns["start"][keep], columns["globalTid"][keep]
     end = np.where(columns["end"][keep] == NONE, UNKNOWN_END, columns["end"][keep])
     order = np.lexsort((-end, start, tid))
@@ -130,10 +130,10 @@ def innermost(ranges: Ranges, tid: Int64, time: Int64) -> Int64:
     found = np.full(len(time), NONE, dtype=np.int64)
     rows = np.flatnonzero(ranges.nests)
     threads, begins = np.unique(ranges.tid[rows], return_index=True)
-    ends = np.append(begins[1:], len(rows))
+    edges = [*begins.tolist(), len(rows)]
     order = np.argsort(tid, kind="stable")
     sorted_tid = tid[order]
-    for thread, begin, end in zip(threads.tolist(), begins.tolist(), ends.tolist(), strict=True):
+    for thread, begin, end in zip(threads.tolist(), edges[:-1], edges[1:], strict=True):
         here = order[np.searchsorted(sorted_tid, thread, "left") : np.searchsorted(sorted_tid, thread, "right")]
         at = np.searchsorted(ranges.start[rows[begin:end]], time[here], side="right") - 1
         found[here] = np.where(at >= 0, rows[begin + np.maximum(at, 0)], NONE)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from underlap.read import nsight_tables as tables
 from underlap.read.names import NameTable, Recognition
-from underlap.read.nsight_tables import ROW, Export, decode
+from underlap.read.nsight_tables import ROW, Export, decode, possible
 from underlap.timeline import NONE, Int8, Int32, Int64, Interner, OpClass
 
 _DEVICE = ("start", "end", "deviceId", "streamId", "globalPid")
@@ -130,7 +130,8 @@ def read_calls(export: Export, names: Interner) -> Calls:
                 row=columns[ROW],
             )
         )
-    return Calls.concatenate(parts)
+    calls = Calls.concatenate(parts)
+    return calls.take(possible(calls.start, calls.end))
 
 
 def read_host_syncs(export: Export, names: Interner, calls: Calls) -> Syncs:
@@ -149,7 +150,7 @@ def read_host_syncs(export: Export, names: Interner, calls: Calls) -> Syncs:
         name=np.array([names.optional(_HOST_SYNCS.get(value)) for value in kind.tolist()], dtype=np.int32),
         row=columns[ROW],
     )
-    return rows.take((rows.name >= 0) & (match_calls(pid, correlation, calls) == NONE))
+    return rows.take((rows.name >= 0) & (match_calls(pid, correlation, calls) == NONE) & possible(rows.start, rows.end))
 
 
 def match_calls(pid: Int64, correlation: Int64, calls: Calls) -> Int64:

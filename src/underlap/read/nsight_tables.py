@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from underlap.errors import NotATraceError, UnreadableError
 from underlap.timeline import NONE, Int64
@@ -159,11 +160,17 @@ class Export:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        # UnicodeDecodeError: the message of SQLite itself may quote damaged bytes.
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise UnreadableError(
                 f"{self.path}: SQLite cannot read this file ({error}): it is damaged, cut short or still being written; "
                 f"copy it again, or {EXPORT_AGAIN}"
             ) from error
+
+
+def possible(start: Int64, end: Int64) -> NDArray[np.bool_]:
+    """Whether both times are such that differences of times fit 64 bits; 2**62 ns are 146 years."""
+    return (np.abs(start // 2) < 2**61) & (np.abs(end // 2) < 2**61)
 
 
 def _refuse_unfinished(path: Path) -> None:
