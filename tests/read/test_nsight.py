@@ -15,7 +15,7 @@ from underlap import intervals
 from underlap.errors import NotATraceError, UnreadableError
 from underlap.read.names import NameTable
 from underlap.read.nsight import read
-from underlap.read.nsight_ranges import UNKNOWN_END, Ranges, ancestor, clean, innermost, is_operator
+from underlap.read.nsight_ranges import UNKNOWN_END, Ranges, _parents, ancestor, clean, innermost, is_operator
 from underlap.timeline import UNKNOWN_NS, HostKind, OpClass, Timeline
 
 TRACES = Path(__file__).parents[2].parent / "shared/traces/nsys_2gpu"
@@ -409,28 +409,44 @@ def test_operators_are_namespace_and_name() -> None:
 def test_the_innermost_range_is_the_one_that_a_plain_search_finds() -> None:
     random = np.random.default_rng(3)
     for _ in range(60):
-        edges = random.integers(0, 40, size=(12, 2))
-        order = np.lexsort((-edges.max(axis=1), edges.min(axis=1), thread := random.integers(0, 3, size=12)))
-        start, end, thread = edges.min(axis=1)[order], edges.max(axis=1)[order], thread[order]
-        nests = random.random(12) < 0.8
-        zero = np.zeros(12, dtype=np.int64)
-        parent = _parents_of(start, end, thread, nests)
+        rows = [(thread, *edges) for thread in (1, 2) for edges in nested(random)]
+        thread, start, end = np.array(sorted(rows, key=lambda row: (row[0], row[1], -row[2])), dtype=np.int64).reshape(-1, 3).T
+        nests, zero = np.ones(len(rows), dtype=bool), np.zeros(len(rows), dtype=np.int64)
+        parent = _parents(start, end, thread, nests)
         ranges = Ranges(start=start, end=end, tid=thread, name=zero.astype(np.int32), row=zero, nests=nests, parent=parent)
-        times, threads = random.integers(0, 40, size=30), random.integers(0, 4, size=30)
-        expected = [_plain(ranges, thread, time) for thread, time in zip(threads.tolist(), times.tolist(), strict=True)]
+        threads, times = np.repeat([1, 2, 3], 60), np.tile(np.arange(60), 3)
         found = innermost(ranges, threads, times)
-        assert found.tolist() == expected
-        assert ancestor(ranges, found, times, np.ones(12, dtype=bool)).tolist() == expected
+        questions = list(zip(threads.tolist(), times.tolist(), strict=True))
+        assert found.tolist() == [_plain(ranges, nests, *question) for question in questions]
+        wanted = random.random(len(rows)) < 0.3
+        assert ancestor(ranges, found, wanted).tolist() == [_plain(ranges, wanted, *question) for question in questions]
 
 
-def _parents_of(start: Any, end: Any, thread: Any, nests: Any) -> Any:
-    from underlap.read.nsight_ranges import _parents
+def nested(random: np.random.Generator) -> list[tuple[int, int]]:
+    """Ranges as pushes and pops make them: at most one edge per time, some never closed."""
+    stack: list[int] = []
+    closed = []
+    for time in range(random.integers(0, 50)):
+        if random.random() < 0.5 or not stack:
+            stack.append(time)
+        else:
+            closed.append((stack.pop(), time))
+    return [*closed, *((start, UNKNOWN_END) for start in stack)]
 
-    return _parents(start, end, thread, nests)
+
+def test_pops_that_are_forgotten_do_not_make_reading_slow(tmp_path: Path) -> None:
+    rows = 20_000
+    timeline = load(
+        tmp_path,
+        KERNEL=[kernel(10 * n + 5, 10 * n + 9, 1, correlation=n) for n in range(1, rows)],
+        RUNTIME=[call(10 * n + 1, 10 * n + 2, n) for n in range(1, rows)],
+        NVTX_EVENTS=[span(10 * n, None, "step") for n in range(1, rows)],
+    )
+    assert set(names_of(timeline, timeline.ops.call_site)) == {"step"}
 
 
-def _plain(ranges: Ranges, thread: int, time: int) -> int:
-    around = (ranges.tid == thread) & (ranges.start <= time) & (ranges.end > time) & ranges.nests
+def _plain(ranges: Ranges, wanted: Any, thread: int, time: int) -> int:
+    around = (ranges.tid == thread) & (ranges.start <= time) & (ranges.end > time) & wanted
     return int(np.flatnonzero(around)[-1]) if around.any() else -1
 
 

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from underlap.errors import NotATraceError
 from underlap.read import nsight_tables as tables
-from underlap.read.names import NameTable
-from underlap.read.nsight_collectives import COPY_ENGINE, Found, Work, find_collectives, read_payloads
+from underlap.read.names import NameTable, Recognition
+from underlap.read.nsight_collectives import COPY_ENGINE, Found, Work, find_collectives
+from underlap.read.nsight_payloads import Payload, read_payloads
 from underlap.read.nsight_ranges import UNKNOWN_END, Ranges, is_operator, read_ranges
 from underlap.read.nsight_rows import (
     Calls,
@@ -75,17 +76,50 @@ class _Ranks:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """What was read from the file."""
+    """What was read from the file. Names are ids of the interner that was given."""
 
     device: DeviceRows
+    """Sorted by start."""
+    untimed: int
+    """Device rows that were left out because their times make no sense."""
     calls: Calls
     ranges: Ranges
     syncs: Syncs
+    kernels: dict[int, Recognition]
+    payloads: dict[int, Payload]
+    model: str | None
 
 
 def read(path: Path, table: NameTable) -> Timeline:
     """The Timeline of an export made by `nsys export --type sqlite`. The file is not written to."""
     names = Interner()
+    rows = _load(path, table, names)
+    ranks = _rank_processes(rows.device)
+    work = _work(rows, ranks)
+    found = find_collectives(work, rows.ranges, ranks.of(process_of(rows.ranges.tid)), names, rows.kernels, rows.payloads)
+    origin = min(int(part.start.min()) for part in (rows.device, rows.calls, rows.ranges) if len(part))
+    threads = _threads(rows, ranks)
+    lanes, lane = _lanes(rows.device, work.rank)
+    return Timeline(
+        provenance="measured",
+        origin_ns=origin,
+        ranks=tuple(_rank(rank, path, rows.model) for rank in range(len(ranks.pids))),
+        lanes=lanes,
+        threads=tuple(
+            Thread(rank=rank, process=str(number_of(tid)), label=str(thread_of(tid)))
+            for tid, rank in zip(threads.tolist(), ranks.of(process_of(threads)).tolist(), strict=True)
+        ),
+        groups=found.groups,
+        names=tuple(names.values),
+        ops=_operations(rows.device, work, found, lane, threads, origin),
+        host=_host_rows(rows, work, ranks, threads, names, origin),
+        collectives=found.collectives.replace(issue_ns=_relative(found.collectives.issue_ns, origin)),
+        recognized=_recognized(rows, names),
+        notes=tuple(_notes(rows, ranks, found, work, names)),
+    )
+
+
+def _load(path: Path, table: NameTable, names: Interner) -> _Rows:
     with Export(path) as export:
         device, kernels = read_device_rows(export, names, table)
         # CUPTI writes 0 for both where it has no times.
@@ -96,17 +130,25 @@ def read(path: Path, table: NameTable) -> Timeline:
                 f"{path}: no device events in this export: expected kernels in {tables.KERNEL} or copies in {tables.MEMCPY}. "
                 "Record them with: nsys profile --trace=cuda,nvtx"
             )
-        untimed = len(device) - int(timed.sum())
         device = device.take(timed)
-        device = device.take(np.lexsort((device.pid, device.start)))
         calls = read_calls(export, names)
-        ranges = read_ranges(export, names)
-        rows = _Rows(device=device, calls=calls, ranges=ranges, syncs=read_host_syncs(export, names, calls))
-        payloads = read_payloads(export)
-        model = read_device_model(export)
-    ranks = _rank_processes(device)
+        return _Rows(
+            device=device.take(np.lexsort((device.pid, device.start))),
+            untimed=int((~timed).sum()),
+            calls=calls,
+            ranges=read_ranges(export, names),
+            syncs=read_host_syncs(export, names, calls),
+            kernels=kernels,
+            payloads=read_payloads(export),
+            model=read_device_model(export),
+        )
+
+
+def _work(rows: _Rows, ranks: _Ranks) -> Work:
+    device, calls = rows.device, rows.calls
     launch = match_calls(device.pid, device.correlation, calls)
-    work = Work(
+    return Work(
+        launch=launch,
         # The extra last entry is for -1, no launch.
         time=np.append(calls.start, UNKNOWN_NS)[launch],
         tid=np.append(calls.tid, NONE)[launch],
@@ -117,46 +159,34 @@ def read(path: Path, table: NameTable) -> Timeline:
         in_graph=device.graph >= 0,
         peer=device.peer,
     )
-    found = find_collectives(work, ranges, ranks.of(process_of(ranges.tid)), names, kernels, payloads)
-    origin = min(int(part.start.min()) for part in (device, calls, ranges) if len(part))
-    known = np.zeros(len(names.values), dtype=bool)
-    known[[index for index, kernel in kernels.items() if kernel.known]] = True
-    known[device.name[device.op_class == OpClass.COPY]] = True
-    lanes, lane = _lanes(device, work.rank)
-    threads = _threads(rows, ranks)
-    return Timeline(
-        provenance="measured",
-        origin_ns=origin,
-        ranks=tuple(_rank(rank, path, model) for rank in range(len(ranks.pids))),
-        lanes=lanes,
-        threads=tuple(
-            Thread(rank=rank, process=str(number_of(tid)), label=str(thread_of(tid)))
-            for tid, rank in zip(threads.tolist(), ranks.of(process_of(threads)).tolist(), strict=True)
-        ),
-        groups=found.groups,
-        names=tuple(names.values),
-        ops=Operations.from_columns(
-            start_ns=device.start - origin,
-            end_ns=device.end - origin,
-            launch_ns=_relative(work.time, origin),
-            rank=work.rank,
-            device=work.device,
-            lane=lane,
-            thread=_index(threads, work.tid),
-            op_class=found.op_class,
-            name=device.name,
-            call_site=found.call_site,
-            collective=found.collective_of_op,
-            graph=device.graph,
-            nbytes=device.nbytes,
-            represents=np.ones(len(device), dtype=np.int32),
-            source_row=device.row,
-        ),
-        host=_host_rows(rows, launch, ranks, threads, names, origin),
-        collectives=found.collectives.replace(issue_ns=_relative(found.collectives.issue_ns, origin)),
-        recognized=known,
-        notes=tuple(_notes(rows, ranks, found, work, untimed, names)),
+
+
+def _operations(device: DeviceRows, work: Work, found: Found, lane: Int64, threads: Int64, origin: int) -> Operations:
+    return Operations.from_columns(
+        start_ns=device.start - origin,
+        end_ns=device.end - origin,
+        launch_ns=_relative(work.time, origin),
+        rank=work.rank,
+        device=work.device,
+        lane=lane,
+        thread=_index(threads, work.tid),
+        op_class=found.op_class,
+        name=device.name,
+        call_site=found.call_site,
+        collective=found.collective_of_op,
+        graph=device.graph,
+        nbytes=device.nbytes,
+        represents=np.ones(len(device), dtype=np.int32),
+        source_row=device.row,
     )
+
+
+def _recognized(rows: _Rows, names: Interner) -> NDArray[np.bool_]:
+    known = np.zeros(len(names.values), dtype=bool)
+    known[[index for index, kernel in rows.kernels.items() if kernel.known]] = True
+    # Copies have tables of their own, so nothing about them is a guess from a name.
+    known[rows.device.name[rows.device.op_class == OpClass.COPY]] = True
+    return known
 
 
 def _rank_processes(device: DeviceRows) -> _Ranks:
@@ -212,12 +242,12 @@ def _relative(times: Int64, origin: int) -> Int64:
     return np.where(times == UNKNOWN_NS, times, times - origin)
 
 
-def _host_rows(rows: _Rows, launch: Int64, ranks: _Ranks, threads: Int64, names: Interner, origin: int) -> HostRows:
+def _host_rows(rows: _Rows, work: Work, ranks: _Ranks, threads: Int64, names: Interner, origin: int) -> HostRows:
     calls, ranges, syncs = rows.calls, rows.ranges, rows.syncs
     blocks = np.fromiter((_BLOCKING.match(name) is not None for name in names.values), dtype=bool, count=len(names.values))
     operator = np.fromiter((is_operator(name) for name in names.values), dtype=bool, count=len(names.values))
     kind = np.where(blocks[calls.name], HostKind.SYNC, HostKind.RUNTIME)
-    kind[launch[launch >= 0]] = HostKind.LAUNCH
+    kind[work.launch[work.launch >= 0]] = HostKind.LAUNCH
     # A range that was open at the end of the capture ends with the last thing that was seen.
     last = max(int(part.end[part.end < UNKNOWN_END].max(initial=0)) for part in (rows.device, calls, ranges))
     start = np.concatenate((calls.start, ranges.start, syncs.start))
@@ -243,16 +273,17 @@ def _host_rows(rows: _Rows, launch: Int64, ranks: _Ranks, threads: Int64, names:
     return table.take(keep[np.argsort(start[keep], kind="stable")])
 
 
-def _notes(rows: _Rows, ranks: _Ranks, found: Found, work: Work, untimed: int, names: Interner) -> list[Note]:
+def _notes(rows: _Rows, ranks: _Ranks, found: Found, work: Work, names: Interner) -> list[Note]:
     device = rows.device
     notes = [Note(code="rank_assumed", text=_ranks_in_words(ranks))]
-    if untimed:
-        text = f"{untimed} device rows without a start, or with an end before it, are left out."
+    if rows.untimed:
+        text = f"{rows.untimed} device rows without a start, or with an end before it, are left out."
         notes.append(Note(code="untimed_rows", text=text))
     unlaunched = int((work.time == UNKNOWN_NS).sum())
     if unlaunched:
         text = (
-            f"{unlaunched} of {len(device)} device rows have no launching call in the export: launched before the capture began."
+            f"{unlaunched} of {len(device)} device rows have no launching call in the export, most likely because they were "
+            "launched before the capture began."
         )
         notes.append(Note(code="unlaunched", text=text))
     if device.opaque.any():

@@ -2,9 +2,8 @@
 
 A framework names the collective in the range around the launch (nccl:all_to_all, c10d::allreduce_; torch writes them
 under emit_nvtx). NCCL makes a range per call of its own API, and attaches what the call is about: message size,
-communicator and peer, in an export made with --include-blobs=true. The layout of these payloads is found through
-NVTX_PAYLOAD_SCHEMA_ENTRIES; integers are decoded, enumerations such as the reduction are not, and the element type is
-not among them. Sequence numbers are nowhere in an export.
+communicator and peer, in an export made with --include-blobs=true. Element types and sequence numbers are nowhere in an
+export.
 """
 
 from __future__ import annotations
@@ -13,41 +12,21 @@ import dataclasses
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from underlap.read.collective import normalize, payload_bytes
 from underlap.read.names import Recognition
+from underlap.read.nsight_payloads import Payload
 from underlap.read.nsight_ranges import Ranges, ancestor, innermost
-from underlap.read.nsight_tables import NVTX, PAYLOAD_ENTRIES, STRINGS, Export, decode
 from underlap.timeline import NONE, UNKNOWN_NS, Collectives, Group, Int8, Int32, Int64, Interner, OpClass
 
 GROUP_MARKS = {"ncclGroupStart": 1, "ncclGroupEnd": -1}
 COPY_ENGINE = "copy_engine"
 _FRAMEWORK = re.compile(r"(nccl:|c10d::|_?c10d_functional(_autograd)?::|symm_mem::).*", re.DOTALL)
 _NCCL_CALL = re.compile(r"nccl[A-Z]\w*")
-
-_INTEGERS = {5: 4, 6: 4, 7: 8, 8: 8, 9: 8, 10: 8, 15: 4, 16: 4, 17: 8, 18: 8, 22: 8}
-"""Bytes per NVTX payload entry type: int, long, long long, (u)int32, (u)int64, size_t. Other types are not decoded."""
-_SIGNED = frozenset((5, 7, 9, 15, 17))
-_HEADER = 32
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Payload:
-    """What NCCL attached to the range of one of its calls; None where it did not say."""
-
-    communicator: int | None = None
-    nbytes: int | None = None
-    peer: int | None = None
-    root: int | None = None
-    size: int | None = None
-    """Ranks in the communicator."""
-    rank: int | None = None
-    """Rank of the caller in the communicator."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,82 +122,14 @@ def communicators(calls: Calls, rank_of_call: Int32) -> dict[int, Group]:
     return groups
 
 
-def read_payloads(export: Export) -> dict[int, Payload]:
-    """What NCCL said about its calls, by row of NVTX_EVENTS; empty without --include-blobs=true."""
-    if not export.has(NVTX, "binaryData", "textId") or not export.has(PAYLOAD_ENTRIES, "domainId", "schemaId", "idx", "offset"):
-        return {}
-    fields = _fields(export)
-    text = "n.text" if export.has(NVTX, "text") else "NULL"
-    blobs = export.rows(
-        f"SELECT n.rowid, n.binaryData FROM {NVTX} n LEFT JOIN {STRINGS} s ON s.id = n.textId "  # noqa: S608 - our constants
-        f"WHERE n.binaryData IS NOT NULL AND length(n.binaryData) <= 8192 AND coalesce({text}, s.value) GLOB 'nccl[A-Z]*'"
-    )
-    decoded = ((row, _decode(blob, fields)) for row, blob in blobs)
-    return {row: payload for row, payload in decoded if payload is not None}
-
-
-_Field = tuple[str, int, int]  # label, type, offset
-
-
-def _fields(export: Export) -> dict[tuple[int, int], list[_Field]]:
-    columns = export.columns(PAYLOAD_ENTRIES, ("domainId", "schemaId", "idx"), ("type", "offset"))
-    labels = [label for (label,) in export.rows(f"SELECT name FROM {PAYLOAD_ENTRIES} ORDER BY rowid")]  # noqa: S608
-    keys = zip(columns["domainId"].tolist(), columns["schemaId"].tolist(), columns["idx"].tolist(), strict=True)
-    fields: dict[tuple[int, int], dict[int, _Field]] = defaultdict(dict)
-    for (domain, schema, index), label, kind, offset in zip(
-        keys, labels, columns["type"].tolist(), columns["offset"].tolist(), strict=True
-    ):
-        # The entries are repeated per process; the offset of the first one is left out.
-        fields[domain, schema].setdefault(index, (decode(label).lower(), kind, max(offset, 0)))
-    return {key: list(entries.values()) for key, entries in fields.items()}
-
-
-def _decode(blob: Any, fields: dict[tuple[int, int], list[_Field]]) -> Payload | None:
-    # Layout: domain id, schema id, size and offset of the payload (8 bytes each, little endian), then the payload.
-    try:
-        raw = bytes.fromhex(blob) if isinstance(blob, str) else bytes(blob)
-    except (ValueError, TypeError):
-        return None
-    if len(raw) < _HEADER:
-        return None
-    domain, schema, size, offset = (int.from_bytes(raw[at : at + 8], "little") for at in range(0, _HEADER, 8))
-    body = raw[offset : offset + size]
-    if offset < _HEADER or len(body) != size:
-        return None
-    return _payload(_values(body, fields.get((domain, schema), ())))
-
-
-def _values(body: bytes, fields: Iterable[_Field]) -> dict[str, int]:
-    values = {}
-    for label, kind, offset in fields:
-        width = _INTEGERS.get(kind, 0)
-        if width and offset + width <= len(body):
-            values[label] = int.from_bytes(body[offset : offset + width], "little", signed=kind in _SIGNED)
-    return values
-
-
-def _payload(values: dict[str, int]) -> Payload | None:
-    def find(*labels: str) -> int | None:
-        return next((value for label, value in values.items() if label.startswith(labels)), None)
-
-    if not values:
-        return None
-    return Payload(
-        communicator=find("nccl communicator"),
-        nbytes=find("message size"),
-        peer=find("peer"),
-        root=find("root"),
-        size=find("no. of ranks"),
-        rank=values.get("rank"),
-    )
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What has to be known of each device row."""
 
+    launch: Int64
+    """The launching call, or -1."""
     time: Int64
-    """Start of the launching call; `UNKNOWN_NS` where there is none."""
+    """Its start; `UNKNOWN_NS` where there is none."""
     tid: Int64
     """globalTid of the launching call, or -1."""
     rank: Int32
@@ -247,10 +158,10 @@ class _Evidence:
 
     work: Work
     ranges: Ranges
-    is_framework: NDArray[np.bool_]
-    """Per range: whether a framework names a collective by it."""
     framework: Int64
-    """Per device row: the innermost such range around its launch."""
+    """Per device row: the innermost range around its launch by which a framework names a collective."""
+    outer: Int64
+    """Per range: the next such range around it."""
     site: Int64
     """Per device row: the innermost range that is not a call of NCCL."""
     calls: Calls
@@ -307,7 +218,7 @@ def _evidence(
     number = np.full(len(ranges) + 1, NONE, dtype=np.int64)
     number[calls.range] = np.arange(len(calls))
     calls_of_unit, calls_of_framework = defaultdict(list), defaultdict(list)
-    framework_of_call = ancestor(ranges, calls.range, ranges.start[calls.range], is_framework)
+    framework_of_call = ancestor(ranges, calls.range, is_framework)
     for index, (unit, framework) in enumerate(zip(calls.unit.tolist(), framework_of_call.tolist(), strict=True)):
         if normalize(calls.name[index]) is not None:
             calls_of_unit[unit].append(index)
@@ -315,11 +226,11 @@ def _evidence(
     return _Evidence(
         work=work,
         ranges=ranges,
-        is_framework=is_framework,
-        framework=ancestor(ranges, own, work.time, is_framework),
-        site=ancestor(ranges, around, work.time, ~is_call),
+        outer=ancestor(ranges, ranges.parent, is_framework),
+        framework=ancestor(ranges, own, is_framework),
+        site=ancestor(ranges, around, ~is_call),
         calls=calls,
-        unit=np.append(calls.unit, NONE)[number[ancestor(ranges, own, work.time, is_call)]],
+        unit=np.append(calls.unit, NONE)[number[ancestor(ranges, own, is_call)]],
         calls_of_unit=calls_of_unit,
         calls_of_framework=calls_of_framework,
         groups=communicators(calls, rank_of_range[calls.range]),
@@ -372,9 +283,8 @@ def _framework_chain(evidence: _Evidence, innermost_one: int) -> list[int]:
     """The ranges in which a framework names collectives, from the innermost one outwards."""
     chain, at = [], innermost_one
     while at >= 0:
-        if evidence.is_framework[at]:
-            chain.append(at)
-        at = int(evidence.ranges.parent[at])
+        chain.append(at)
+        at = int(evidence.outer[at])
     return chain
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -103,50 +104,68 @@ def _names(export: Export, text_id: Int64, names: Interner) -> Int64:
     return np.where(by_text >= 0, by_text, by_id)
 
 
-def _parents(start: Int64, end: Int64, tid: Int64, nests: NDArray[np.bool_]) -> Int64:
-    rows = np.flatnonzero(nests)
-    parent = np.full(len(start), NONE, dtype=np.int64)
-    if len(rows) == 0:
-        return parent
-    first = np.empty(len(rows), dtype=bool)
-    first[0] = True
-    first[1:] = tid[rows][1:] != tid[rows][:-1]
-    # jump[i] is the nearest earlier range that may enclose i: all between the two have ended by its start. A range that
-    # turns out to have ended hands on its own jump, so that the distance doubles each round: O(n log n), no stack.
-    jump = np.where(first, NONE, np.arange(len(rows)) - 1)
-    starts, ends = start[rows], end[rows]
-    open_ = np.flatnonzero(jump >= 0)
-    while len(open_):
-        ended = ends[jump[open_]] <= starts[open_]
-        open_ = open_[ended]
-        jump[open_] = jump[jump[open_]]
-        open_ = open_[jump[open_] >= 0]
-    parent[rows] = np.where(jump >= 0, rows[jump], NONE)
-    return parent
-
-
 def innermost(ranges: Ranges, tid: Int64, time: Int64) -> Int64:
     """For each (thread, time): the innermost range around it, or -1."""
     found = np.full(len(time), NONE, dtype=np.int64)
-    rows = np.flatnonzero(ranges.nests)
-    threads, begins = np.unique(ranges.tid[rows], return_index=True)
-    edges = [*begins.tolist(), len(rows)]
     order = np.argsort(tid, kind="stable")
     sorted_tid = tid[order]
-    for thread, begin, end in zip(threads.tolist(), edges[:-1], edges[1:], strict=True):
+    for thread, rows in _threads(ranges.tid, ranges.nests):
         here = order[np.searchsorted(sorted_tid, thread, "left") : np.searchsorted(sorted_tid, thread, "right")]
-        at = np.searchsorted(ranges.start[rows[begin:end]], time[here], side="right") - 1
-        found[here] = np.where(at >= 0, rows[begin + np.maximum(at, 0)], NONE)
-    return ancestor(ranges, found, time, np.ones(len(ranges), dtype=bool))
-
-
-def ancestor(ranges: Ranges, index: Int64, time: Int64, wanted: NDArray[np.bool_]) -> Int64:
-    """For each range (or -1): itself or the nearest range around it that is wanted and still open at the time."""
-    found = index.copy()
-    left = np.flatnonzero(found >= 0)
-    while len(left):
-        at = found[left]
-        left = left[~wanted[at] | (ranges.end[at] <= time[left])]
-        found[left] = ranges.parent[found[left]]
-        left = left[found[left] >= 0]
+        nest = _Nest(ranges.start[rows], ranges.end[rows])
+        begun = np.searchsorted(nest.start, time[here], side="right")
+        at = nest.latest(begun, begun - np.searchsorted(nest.ends, time[here], side="right") - 1)
+        found[here] = np.where(at >= 0, rows[at], NONE)
     return found
+
+
+def ancestor(ranges: Ranges, index: Int64, wanted: NDArray[np.bool_]) -> Int64:
+    """For each range (or -1): itself or the nearest range around it that is wanted, or -1."""
+    # One more entry, so that -1 leads to -1.
+    skip = np.append(np.where(wanted, np.arange(len(ranges)), ranges.parent), NONE)
+    good = np.append(wanted, True)
+    # Whoever leads to an unwanted range takes over where that one leads: the distance doubles each round.
+    left = np.flatnonzero(~good[skip])
+    while len(left):
+        skip[left] = skip[skip[left]]
+        left = left[~good[skip[left]]]
+    return skip[index]
+
+
+def _parents(start: Int64, end: Int64, tid: Int64, nests: NDArray[np.bool_]) -> Int64:
+    parent = np.full(len(start), NONE, dtype=np.int64)
+    for _, rows in _threads(tid, nests):
+        nest = _Nest(start[rows], end[rows])
+        at = nest.latest(np.arange(len(rows)), nest.depth - 1)
+        parent[rows] = np.where(at >= 0, rows[at], NONE)
+    return parent
+
+
+def _threads(tid: Int64, nests: NDArray[np.bool_]) -> Iterator[tuple[int, Int64]]:
+    """The nesting ranges of each thread."""
+    rows = np.flatnonzero(nests)
+    threads, begins = np.unique(tid[rows], return_index=True)
+    edges = [*begins.tolist(), len(rows)]
+    for thread, begin, end in zip(threads.tolist(), edges[:-1], edges[1:], strict=True):
+        yield thread, rows[begin:end]
+
+
+class _Nest:
+    """Ranges of one thread by depth. In a nest, whoever began last at a depth is the one that is open there.
+
+    That takes a binary search per question, however deep the nest: a program that forgets its pops nests without end.
+    """
+
+    def __init__(self, start: Int64, end: Int64) -> None:
+        self.start = start
+        # An empty range lasts 1 ns here, so that it does not end before it begins.
+        self.ends = np.sort(np.maximum(end, start + 1))
+        index = np.arange(len(start))
+        self.depth: Int64 = index - np.searchsorted(self.ends, start, side="right")
+        self._width = len(start) + 1
+        self._keys = np.sort(self.depth * self._width + index)
+
+    def latest(self, before: Int64, depth: Int64) -> Int64:
+        """The last range with an index below `before` at this depth, -1 where there is none."""
+        at = np.searchsorted(self._keys, depth * self._width + before, side="left") - 1
+        key = self._keys[at]
+        return np.where((depth >= 0) & (at >= 0) & (key // self._width == depth), key % self._width, NONE)

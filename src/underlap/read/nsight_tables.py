@@ -84,8 +84,8 @@ class Export:
         missing = [name for name in required if name not in self._tables[table]]
         if missing:
             raise NotATraceError(
-                f"{self.path}: table {table} has no column {missing[0]}, which every export of Nsight Systems since 2021 "
-                f"has: {EXPORT_AGAIN}"
+                f"{self.path}: table {table} has no column {missing[0]}, without which its rows cannot be placed; found "
+                f"{', '.join(sorted(self._tables[table])[:8])}: {EXPORT_AGAIN}, with a newer nsys if that does not help"
             )
         present = [ROW, *required, *(name for name in optional if name in self._tables[table])]
         self._check_types(table, required, present[1:])
