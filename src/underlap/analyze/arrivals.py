@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underlap.analyze.calls import CallTimes
-from underlap.analyze.clocks import AGREE_NS, Clocks
+from underlap.analyze.clocks import AGREE_NS, FEWEST_TO_MOVE, Clocks
 from underlap.analyze.groups import Calls
 from underlap.analyze.matching import Matching, Need
 from underlap.columns import NONE, Int32, Int64
@@ -116,7 +116,7 @@ def worst_group(timeline: Timeline, calls: Calls, times: CallTimes, matching: Ma
     """The group whose calls most often end before a peer arrived, with the reason to refuse it; empty if none does.
 
     Not only beyond the residual: a wrong matching makes the residual large. Where many calls are involved, what the
-    middle of all instances is uncertain by counts.
+    middle of all instances is uncertain by counts, and where there are few, nothing but clocks that agree.
     """
     rows, by, uncertainty = _early(calls, times, matching, found)
     one_sided = named(timeline, calls.table.collective, ("send", "dispatch", "combine"))
@@ -125,7 +125,7 @@ def worst_group(timeline: Timeline, calls: Calls, times: CallTimes, matching: Ma
     instance = matching.instance[rows]
     common = np.maximum(found.common[found.at(calls.table.rank[rows])], 1)
     beyond = by > np.maximum(uncertainty, AGREE_NS)
-    doubtful = by > np.maximum(2 * uncertainty / np.sqrt(common), AGREE_NS)
+    doubtful = by > np.maximum(np.where(common < FEWEST_TO_MOVE, 0, 2 * uncertainty / np.sqrt(common)), AGREE_NS)
     total = np.bincount(matching.instances.group, minlength=len(calls.groups)) if len(matching.instances) else np.zeros(0)
     worst, reason = (0.0, NONE), ""
     for group in np.unique(matching.instances.group[instance]).tolist():

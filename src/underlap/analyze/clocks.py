@@ -24,7 +24,7 @@ from underlap.columns import NONE, Int32, Int64
 
 AGREE_NS = 30_000
 """Ends of one collective on the ranks of one host lie this close: kernel ends, and the conversion of device clocks."""
-_FEWEST_TO_MOVE = 3
+FEWEST_TO_MOVE = 3
 """With fewer common instances the spread of an offset is not known."""
 _FEWEST_TO_DRIFT, _SHORTEST_TO_DRIFT_NS = 12, 1_000_000_000
 _SPREADS = 3
@@ -248,7 +248,7 @@ def _settle(fit: _Fit, clock: Int64, ends: Ends, pivot: int, resolution: int, ex
         own = np.flatnonzero(fit.component == first)
         tolerance = np.maximum(max(AGREE_NS, 2 * resolution), 2 * _SPREADS * spread[own])
         swing = np.abs(fit.drift[own]) * span // (2 * _PARTS)
-        agree = (np.abs(fit.offset[own]) + swing <= tolerance) | (count[own] < _FEWEST_TO_MOVE)
+        agree = (np.abs(fit.offset[own]) + swing <= tolerance) | (count[own] < FEWEST_TO_MOVE)
         for at in np.flatnonzero(~agree & ~exact[own]).tolist():
             agree[at] = not _impossible(fit, int(own[at]), clock, ends, pivot)
         fit.offset[own[agree]] = 0

@@ -51,7 +51,7 @@ _NEEDS = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Matched(Table):
-    """One row per instance: calls that meet."""
+    """One row per instance: calls that meet. In order of their first start."""
 
     group: Int32
     """Index into `Calls.groups`."""
@@ -88,10 +88,15 @@ class Matching:
 
     def without(self, dropped: dict[int, str]) -> Matching:
         """This without the instances of some groups, each with the reason."""
-        gone = np.append(np.isin(self.instances.group, list(dropped)), False)[self.instance]
+        keep = ~np.isin(self.instances.group, list(dropped))
         lost = np.append(self.instances.group, NONE)[self.instance]
-        more = [Unmatchable(group=group, calls=int((lost == group).sum()), reason=reason) for group, reason in dropped.items()]
-        return dataclasses.replace(self, instance=np.where(gone, NONE, self.instance), unmatchable=(*self.unmatchable, *more))
+        place = np.append(np.where(keep, np.cumsum(keep) - 1, NONE), NONE)
+        more = [
+            Unmatchable(group=group, calls=int((lost == group).sum()), reason=reason) for group, reason in dropped.items()
+        ]
+        return Matching(
+            instances=self.instances.take(keep), instance=place[self.instance], unmatchable=(*self.unmatchable, *more)
+        )
 
 
 class _Mismatch(Exception):  # noqa: N818 - it is the answer "no", caught a few lines below
@@ -120,6 +125,7 @@ def match(timeline: Timeline, calls: Calls, times: CallTimes) -> Matching:
             found.extend(group.meetings())
         except _Mismatch as reason:
             refused.append(Unmatchable(group=number, calls=len(rows), reason=str(reason)))
+    found.sort(key=lambda meeting: min(int(times.start[row]) for row in meeting.rows))
     instance = np.full(len(calls.table), NONE, dtype=np.int64)
     for at, meeting in enumerate(found):
         instance[list(meeting.rows)] = at
@@ -309,8 +315,9 @@ class _Group:
 
     def _why_unknown(self) -> str:
         """Why calls without a group are not matched, and where their sequences differ, if there are several ranks."""
-        counts = {rank: len(rows) for rank, rows in self.by_rank.items()}
-        text = f"the trace does not say the group of {sum(counts.values())} calls"
+        text = "the trace does not say their group"
+        if len(self.input_ranks) == 1:
+            return f"{text}, and only rank {min(self.input_ranks)} is in the input"
         for (rank, rows), (other, others) in itertools.pairwise(self.by_rank.items()):
             for at, column in enumerate(zip(rows.tolist(), others.tolist(), strict=False)):
                 try:

@@ -83,7 +83,8 @@ def _slowest(timeline: Timeline, calls: Calls, times: CallTimes, rows: Int64) ->
     payload, length = int(calls.table.payload_bytes[row]), int(times.duration[row])
     return (
         f"Longest: {name} of {payload / 1e6:.1f} MB on rank {int(calls.table.rank[row])}, {length / 1e6:.3f} ms, "
-        f"{factor * payload / length:.1f} GB/s of bus bandwidth if all of it is transfer: a slow link or a late peer, not known which"
+        f"which is {payload / length:.1f} GB/s ({factor * payload / length:.1f} GB/s of bus bandwidth) if all of it is transfer: "
+        "a slow link or a late peer, not known which"
     )
 
 

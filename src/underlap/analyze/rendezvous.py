@@ -248,7 +248,8 @@ def entry_lateness(when: tuple[Int64, Int64], late: Int64, than: Int64) -> Int64
     Both, since an annotation can stand open while its rank waits for the others before the first work of the window.
     Ranks are given by their positions in `Clocks.ranks`.
     """
-    return np.maximum(np.minimum(when[0][late] - when[0][than], when[1][late] - when[1][than]), 0)
+    later: Int64 = np.minimum(when[0][late] - when[0][than], when[1][late] - when[1][than])
+    return np.maximum(later, 0)
 
 
 def _entries(timeline: Timeline, calls: Calls, matching: Matching, found: Clocks, seen: Arrivals, skew: Int64) -> Int64:
