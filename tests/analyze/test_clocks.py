@@ -149,9 +149,7 @@ def test_drift_is_not_looked_for_in_a_short_window() -> None:
 
 def test_on_cpu_ends_that_differ_are_no_offset_as_long_as_everyone_can_have_been_there() -> None:
     kernels = [
-        kernel
-        for at in range(6)
-        for kernel in (Kernel(0, at * MS, at * MS + 500 * US), Kernel(1, at * MS, at * MS + 800 * US))
+        kernel for at in range(6) for kernel in (Kernel(0, at * MS, at * MS + 500 * US), Kernel(1, at * MS, at * MS + 800 * US))
     ]
 
     meeting = meet(timeline(kernels, on_cpu=True))

@@ -53,7 +53,11 @@ def test_calls_of_one_coalesced_launch_share_a_number_and_still_pair_up() -> Non
 
 def test_a_shifted_sequence_is_refused_and_the_first_difference_named() -> None:
     kernels = [kernel for kernel in both(("all_reduce", 8), ("all_gather", 16), ("all_reduce", 8)) if kernel.rank == 0]
-    kernels += [Kernel(1, 0, 500, "all_gather", 16), Kernel(1, 1000, 1500, "all_reduce", 8), Kernel(1, 2000, 2500, "all_gather", 16)]
+    kernels += [
+        Kernel(1, 0, 500, "all_gather", 16),
+        Kernel(1, 1000, 1500, "all_reduce", 8),
+        Kernel(1, 2000, 2500, "all_gather", 16),
+    ]
 
     meeting = meet(timeline(kernels))
 
@@ -92,9 +96,7 @@ def test_unknown_payloads_contradict_nothing() -> None:
 def test_different_counts_are_refused_though_the_calls_agree_as_far_as_they_go() -> None:
     kernels = [Kernel(0, 0, 9), Kernel(0, 10, 19), Kernel(1, 0, 9)]
 
-    assert meet(timeline(kernels)).reasons == [
-        "rank 0 has 2 calls, rank 1 has 1: some are missing, and which is not known"
-    ]
+    assert meet(timeline(kernels)).reasons == ["rank 0 has 2 calls, rank 1 has 1: some are missing, and which is not known"]
 
 
 def test_a_member_in_the_input_without_any_call_makes_the_group_unmatchable() -> None:
@@ -174,6 +176,11 @@ def test_batches_of_sends_and_receives_meet_in_a_group_of_two() -> None:
 
 def test_point_to_point_calls_do_not_disturb_the_order_of_collectives() -> None:
     kernels = both(("all_reduce", 8), ("all_reduce", 8))
-    kernels += [Kernel(0, 600, 700, "send"), Kernel(0, 800, 900, "send"), Kernel(1, 600, 700, "recv"), Kernel(1, 800, 900, "recv")]
+    kernels += [
+        Kernel(0, 600, 700, "send"),
+        Kernel(0, 800, 900, "send"),
+        Kernel(1, 600, 700, "recv"),
+        Kernel(1, 800, 900, "recv"),
+    ]
 
     assert (meet(timeline(kernels)).met.instance >= 0).all()

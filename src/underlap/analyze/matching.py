@@ -91,9 +91,7 @@ class Matching:
         keep = ~np.isin(self.instances.group, list(dropped))
         lost = np.append(self.instances.group, NONE)[self.instance]
         place = np.append(np.where(keep, np.cumsum(keep) - 1, NONE), NONE)
-        more = [
-            Unmatchable(group=group, calls=int((lost == group).sum()), reason=reason) for group, reason in dropped.items()
-        ]
+        more = [Unmatchable(group=group, calls=int((lost == group).sum()), reason=reason) for group, reason in dropped.items()]
         return Matching(
             instances=self.instances.take(keep), instance=place[self.instance], unmatchable=(*self.unmatchable, *more)
         )
