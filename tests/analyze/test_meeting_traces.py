@@ -1,6 +1,5 @@
 """Recorded traces of several ranks: the figures that were worked out from them by other means, or a reason for none."""
 
-import numpy as np
 import pytest
 import yaml
 

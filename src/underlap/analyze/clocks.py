@@ -15,12 +15,11 @@ else they are in different components, and nothing is said across them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from underlap.columns import NONE, Int32, Int64
+from underlap.columns import NONE, Int32, Int64, rows_by
 
 AGREE_NS = 30_000
 """Ends of one collective on the ranks of one host lie this close: kernel ends, and the conversion of device clocks."""
@@ -195,19 +194,12 @@ def _refine(fit: _Fit, clock: Int64, ends: Ends, pivot: int, instances: int) -> 
     left = _left(fit, clock, ends, pivot, instances)
     offset, _ = _medians(clock, left, len(fit.offset))
     drift = np.zeros(len(fit.offset), dtype=np.int64)
-    for number, own in _rows_by(clock):
+    for number, own in rows_by(clock):
         drift[number] = _slope(ends.end[own] - pivot, left[own])
     fit.offset += offset
     fit.drift += drift
     fit.offset -= fit.offset[fit.component]
     fit.drift -= fit.drift[fit.component]
-
-
-def _rows_by(keys: Int64) -> Iterator[tuple[int, Int64]]:
-    """(key, its rows) for each key that occurs."""
-    order = np.argsort(keys, kind="stable")
-    found, first = np.unique(keys[order], return_index=True)
-    yield from zip(found.tolist(), np.split(order, first[1:]), strict=True)
 
 
 def _left(fit: _Fit, clock: Int64, ends: Ends, pivot: int, instances: int) -> Int64:
@@ -285,7 +277,7 @@ def _residuals(fit: _Fit, clock: Int64, place: Int64, ends: Ends, pivot: int, ra
     if len(ends.end) == 0:
         return result
     left = np.abs(_left(fit, clock, ends, pivot, int(ends.instance.max()) + 1))
-    for at, rows in _rows_by(place):
+    for at, rows in rows_by(place):
         own = np.sort(left[rows])
         # Nine of ten; of fewer than four the largest.
         result[at] = own[int(0.9 * (len(own) - 1))] if len(own) >= 4 else own[-1]

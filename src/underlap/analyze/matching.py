@@ -22,7 +22,7 @@ import numpy as np
 
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.groups import Calls
-from underlap.columns import NONE, Int8, Int32, Int64, Table
+from underlap.columns import NONE, Int8, Int32, Int64, Table, rows_by
 from underlap.timeline import UNKNOWN_NS, Group, Timeline
 
 SIMULTANEOUS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -115,9 +115,9 @@ def match(timeline: Timeline, calls: Calls, times: CallTimes) -> Matching:
     order = _order(timeline, calls, times)
     found: list[_Meeting] = []
     refused: list[Unmatchable] = []
-    for number in np.unique(calls.table.group).tolist():
-        rows = order[calls.table.group[order] == number]
-        by_rank = {int(rank): rows[calls.table.rank[rows] == rank] for rank in np.unique(calls.table.rank[rows])}
+    for number, at_group in rows_by(calls.table.group[order]):
+        rows = order[at_group]
+        by_rank = {rank: rows[own] for rank, own in rows_by(calls.table.rank[rows])}
         group = _Group(timeline, calls, number, by_rank, input_ranks)
         try:
             found.extend(group.meetings())
@@ -155,6 +155,7 @@ class _Group:
         self.timeline, self.table, self.by_rank = timeline, calls.table, by_rank
         self.group: Group | None = calls.groups[number] if number >= 0 else None
         self.input_ranks = input_ranks
+        self.paired_names = [at for at, name in enumerate(timeline.names) if name in PAIRED]
 
     def meetings(self) -> list[_Meeting]:
         """All instances of the group. Raises _Mismatch."""
@@ -191,7 +192,7 @@ class _Group:
         return None
 
     def _paired(self, rows: Int64) -> np.ndarray:
-        return np.array([self._name(row) in PAIRED for row in rows.tolist()], dtype=bool)
+        return np.isin(self.table.collective[rows], self.paired_names)
 
     def _collectives(self, rows: dict[int, Int64], members: tuple[int, ...] | None, size: int) -> list[_Meeting]:
         wanted = sorted(self.input_ranks.intersection(members)) if members is not None else list(rows)
