@@ -147,6 +147,21 @@ def test_drift_is_not_looked_for_in_a_short_window() -> None:
     assert meet(of(moved(kernels, {1: 40 * MS}, {1: 50.0}))).met.clocks.drift_ppb.tolist() == [0, 0]
 
 
+def test_a_clock_that_wanders_is_no_reason_to_refuse_the_matching() -> None:
+    kernels, _ = rounds(13, count=200, skew=50 * US, transfer=20 * US, jitter=2 * US)
+    kernels = [
+        dataclasses.replace(kernel, start=kernel.start + wander, end=kernel.end + wander)
+        for kernel in kernels
+        for wander in [round(80 * US * np.sin(kernel.end / (800 * MS))) if kernel.rank else 0]
+    ]
+
+    meeting = meet(of(kernels))
+
+    assert meeting.reasons == []
+    assert meeting.met.clocks.residual_ns.max() > 30 * US
+    assert "waiting_uncertain" in meeting.notes()
+
+
 def test_on_cpu_ends_that_differ_are_no_offset_as_long_as_everyone_can_have_been_there() -> None:
     kernels = [
         kernel for at in range(6) for kernel in (Kernel(0, at * MS, at * MS + 500 * US), Kernel(1, at * MS, at * MS + 800 * US))
@@ -259,6 +274,39 @@ def test_a_planted_late_rank_is_found_whatever_the_clocks_show(seed: int, late: 
     offset = {rank: int(random.integers(-(10**10), 10**10)) for rank in range(4)}
 
     assert set(meet(of(moved(kernels, offset), 4)).met.instances.last_rank.tolist()) == {late}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), jitter=st.integers(0, 30 * US))
+def test_over_unconnected_groups_with_roots_what_is_known_is_right(seed: int, jitter: int) -> None:
+    random = np.random.default_rng(seed)
+    members = [(0, 1, 2), (2, 3), (4, 5), (1, 4)]
+    kernels: list[Kernel] = []
+    true: list[int] = []
+    for at in range(60):
+        # The last group has broadcasts only, which link no clocks.
+        number = int(random.integers(0, 4))
+        name = "broadcast" if number == 3 or random.integers(0, 4) == 0 else "all_reduce"
+        root = members[number][0]
+        arrival = {rank: at * 20 * MS + int(random.integers(0, 3 * MS)) for rank in members[number]}
+        needed = arrival[root] if name == "broadcast" else max(arrival.values())
+        for rank, start in arrival.items():
+            end = max(arrival.values()) + 300 * US + int(random.integers(-jitter, jitter + 1))
+            kernels.append(Kernel(rank, start, end, name, group=number, peer=root if name == "broadcast" else -1))
+            true.append(max(0, needed - start) if rank != root or name != "broadcast" else 0)
+    offset = {rank: int(random.integers(-(10**10), 10**10)) for rank in range(6)}
+    kernels = moved(kernels, offset)
+
+    # A root is given in the job: groups in which that could also be a place in the group leave it unknown.
+    meeting = meet(timeline(kernels, [group(*ranks, name=str(at)) for at, ranks in enumerate(members)], ranks=range(6)))
+
+    assert meeting.met.clocks.component.tolist() == [0, 0, 0, 0, 4, 4]
+    known = meeting.met.wait >= 0
+    reduces = np.array([kernel.collective == "all_reduce" for kernel in kernels])
+    assert known[reduces].all(), meeting.met.notes
+    assert (np.abs(meeting.met.wait - true) <= meeting.met.uncertainty)[known].all()
+    across = np.array([kernel.group == 3 and kernel.rank == 4 for kernel in kernels])
+    assert not known[across].any()
 
 
 @pytest.mark.parametrize("shift", [3 * MS, -3 * MS])

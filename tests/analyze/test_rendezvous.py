@@ -60,12 +60,21 @@ def test_both_ends_of_a_send_wait_for_each_other() -> None:
 
 
 def test_waiting_ends_with_the_call_even_if_the_peer_comes_later() -> None:
-    kernels = [Kernel(0, 0, 300, "send"), Kernel(1, 500, 600, "recv")]
+    kernels = [Kernel(0, 0, 300_000, "send"), Kernel(1, 500_000, 600_000, "recv")]
 
     meeting = meet(timeline(kernels, clocks=ONE_CLOCK))
 
-    assert meeting.waits(0) == [300]
-    assert meeting.met.transfer.tolist() == [0, 100]
+    assert meeting.waits(0) == [300_000]
+    assert meeting.met.transfer.tolist() == [0, 100_000]
+
+
+def test_a_receive_that_ends_before_its_send_began_is_no_match() -> None:
+    kernels = [Kernel(0, 500_000, 600_000, "send"), Kernel(1, 0, 300_000, "recv")]
+
+    meeting = meet(timeline(kernels, clocks=ONE_CLOCK))
+
+    assert meeting.waits(1) == [-1]
+    assert "ends before another arrives" in meeting.reasons[0]
 
 
 def test_an_unknown_collective_has_unknown_waiting() -> None:

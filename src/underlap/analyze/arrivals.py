@@ -20,7 +20,8 @@ from underlap.timeline import UNKNOWN_NS, Timeline
 
 _WRONG_SHARE = 0.01
 """From this share of a group's instances on, ends before arrivals beyond the residual mean a wrong matching."""
-_DOUBTFUL_SHARE = 0.25
+_DOUBTFUL_SHARE = 0.5
+"""The same for ends that are early by more than half of it: clocks that wander do that now and then, wrong pairs mostly."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Arrivals:
 
 
 def arrivals(calls: Calls, times: CallTimes, matching: Matching, found: Clocks) -> Arrivals:
+    """The arrivals of each instance."""
     instances = matching.instances
     size = len(instances)
     rows = np.flatnonzero(matching.instance >= 0)
@@ -102,11 +104,13 @@ def needed_arrivals(calls: Calls, times: CallTimes, matching: Matching, found: C
     return needed, at_least, uncertainty
 
 
-def _early(calls: Calls, times: CallTimes, matching: Matching, found: Clocks) -> tuple[Int64, Int64, Int64]:
+def _early(timeline: Timeline, calls: Calls, times: CallTimes, matching: Matching, found: Clocks) -> tuple[Int64, Int64, Int64]:
     """(call, by how many ns it ends before a rank that it needs arrives, uncertainty) of calls for which that is so."""
     needed, at_least, uncertainty = needed_arrivals(calls, times, matching, found)
     latest = np.maximum(needed, at_least)
-    rows = np.flatnonzero((latest != UNKNOWN_NS) & (uncertainty >= 0))
+    # A small message may be sent before anybody asks for it.
+    one_sided = named(timeline, calls.table.collective, ("send", "dispatch", "combine"))
+    rows = np.flatnonzero((latest != UNKNOWN_NS) & (uncertainty >= 0) & ~one_sided)
     end = found.correct(calls.table.rank[rows], times.end[rows])
     by = latest[rows] - end
     return rows[by > 0], by[by > 0], uncertainty[rows[by > 0]]
@@ -115,17 +119,14 @@ def _early(calls: Calls, times: CallTimes, matching: Matching, found: Clocks) ->
 def worst_group(timeline: Timeline, calls: Calls, times: CallTimes, matching: Matching, found: Clocks) -> dict[int, str]:
     """The group whose calls most often end before a peer arrived, with the reason to refuse it; empty if none does.
 
-    Not only beyond the residual: a wrong matching makes the residual large. Where many calls are involved, what the
-    middle of all instances is uncertain by counts, and where there are few, nothing but clocks that agree.
+    Not only beyond the residual, since a wrong matching makes the residual large: half of it counts where many calls are
+    involved, and where there are few instances, nothing but clocks that agree.
     """
-    rows, by, uncertainty = _early(calls, times, matching, found)
-    one_sided = named(timeline, calls.table.collective, ("send", "dispatch", "combine"))
-    keep = ~one_sided[rows]
-    rows, by, uncertainty = rows[keep], by[keep], uncertainty[keep]
+    rows, by, uncertainty = _early(timeline, calls, times, matching, found)
     instance = matching.instance[rows]
     common = np.maximum(found.common[found.at(calls.table.rank[rows])], 1)
     beyond = by > np.maximum(uncertainty, AGREE_NS)
-    doubtful = by > np.maximum(np.where(common < FEWEST_TO_MOVE, 0, 2 * uncertainty / np.sqrt(common)), AGREE_NS)
+    doubtful = by > np.maximum(np.where(common < FEWEST_TO_MOVE, 0, uncertainty // 2), AGREE_NS)
     total = np.bincount(matching.instances.group, minlength=len(calls.groups)) if len(matching.instances) else np.zeros(0)
     worst, reason = (0.0, NONE), ""
     for group in np.unique(matching.instances.group[instance]).tolist():
@@ -142,10 +143,10 @@ def worst_group(timeline: Timeline, calls: Calls, times: CallTimes, matching: Ma
 
 
 def without_impossible(
-    calls: Calls, times: CallTimes, matching: Matching, found: Clocks, needed: Int64, uncertainty: Int64
+    timeline: Timeline, calls: Calls, times: CallTimes, matching: Matching, found: Clocks, needed: Int64, uncertainty: Int64
 ) -> Int64:
-    """`needed` made unknown in the instances with a timestamp that cannot be true."""
-    rows, by, _ = _early(calls, times, matching, found)
+    """`needed_arrivals` made unknown in the instances with a timestamp that cannot be true."""
+    rows, by, _ = _early(timeline, calls, times, matching, found)
     wrong = by > np.maximum(uncertainty[rows], AGREE_NS)
     bad = np.zeros(len(matching.instances) + 1, dtype=bool)
     bad[matching.instance[rows[wrong]]] = True
@@ -154,4 +155,5 @@ def without_impossible(
 
 
 def named(timeline: Timeline, ids: Int32, names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Which of the collectives, given by their ids, have one of the names."""
     return np.isin(ids, [at for at, name in enumerate(timeline.names) if name in names])

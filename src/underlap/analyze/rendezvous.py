@@ -96,7 +96,7 @@ def meet(timeline: Timeline, calls: Calls, times: CallTimes) -> Rendezvous:
         found = _align(timeline, calls, times, matching)
     instances = _instances(timeline, calls, times, matching, found)
     needed, at_least, uncertainty = needed_arrivals(calls, times, matching, found)
-    needed = without_impossible(calls, times, matching, found, needed, uncertainty)
+    needed = without_impossible(timeline, calls, times, matching, found, needed, uncertainty)
     corrected = found.correct(calls.table.rank, times.start)
     to_wait = np.where(needed == UNKNOWN_NS, UNKNOWN_NS, np.maximum(needed - corrected, 0))
     wait, transfer = _amounts(timeline.ops, times, to_wait)
