@@ -222,7 +222,8 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
     """Fill in the ranks of calls whose group the trace does not name, where only one set of ranks is possible.
 
     Three cases: the rank's listed groups with more than one member all have the same members; the world has two ranks;
-    or all ranks of the world are there and issue the same sequence of calls.
+    or all ranks of the world are there, issue the same sequence of calls, and list no groups. Where a rank lists groups with
+    different members, the same sequence says nothing: every rank of a tensor-parallel mesh runs the same program.
     """
     table, groups = timeline.collectives, list(timeline.groups)
     notes: list[Note] = []
@@ -231,9 +232,11 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         return table, timeline.groups, notes
     filled = table.group.copy()
     reasons: dict[Group, str] = {}
+    any_listed = False
     for info in timeline.ranks:
         own = unknown & (table.rank == info.rank)
         sets = {group.ranks for group in (timeline.groups[at] for at in info.groups) if (group.size or 0) > 1}
+        any_listed = any_listed or bool(sets)
         ranks = next(iter(sets)) if len(sets) == 1 else None
         reason = "the only set of ranks among the listed groups"
         if ranks is None and not sets and world == 2:
@@ -241,7 +244,7 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         if ranks is not None and own.any():
             filled[own] = _add(groups, Group(name=None, description=None, size=len(ranks), ranks=ranks, note=reason))
             reasons[groups[int(filled[own][0])]] = reason
-    if (filled == NONE).all() and world is not None and _same_sequence(timeline, world):
+    if not any_listed and (filled == NONE).all() and world is not None and _same_sequence(timeline, world):
         reason = "all ranks of the world issue the same sequence of calls"
         everyone = Group(name=None, description=None, size=world, ranks=tuple(range(world)), note=reason)
         filled[:] = _add(groups, everyone)
