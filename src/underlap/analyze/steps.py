@@ -16,7 +16,7 @@ from underlap.columns import NONE, Int32, Int64
 from underlap.errors import OptionError
 from underlap.timeline import UNKNOWN_NS, HostKind, OpClass, Timeline
 
-_TRAINING = re.compile(r"(?:ProfilerStep#|(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=-]*)(\d+)$", re.IGNORECASE)
+_TRAINING = re.compile(r"(?:ProfilerStep#|(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=-]*)(\d{1,18})$", re.IGNORECASE)
 _SERVING = re.compile(r"execute_")
 Mark = tuple[int, str, int, int]
 """(number, label, start, end)"""
@@ -156,7 +156,7 @@ def _annotations(timeline: Timeline, pattern: re.Pattern[str]) -> dict[int, list
         number = int(found.group(1)) if found is not None and pattern.groups else len(own)
         if number < np.iinfo(np.int32).max and all(number != other for other, *_ in own):
             own.append((number, label, int(host.start_ns[row]), int(host.end_ns[row])))
-    return {rank: _cut_at_the_next(own) for rank, own in marks.items()}
+    return {rank: _cut_at_the_next(own) for rank, own in marks.items() if own}
 
 
 def _cut_at_the_next(marks: list[Mark]) -> list[Mark]:
