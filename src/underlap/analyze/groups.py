@@ -227,8 +227,10 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
     """Fill in the ranks of calls whose group the trace does not name, where only one set of ranks is possible.
 
     Three cases: the rank's listed groups with more than one member all have the same members; the world has two ranks;
-    or all ranks of the world are there and issue the same sequence of calls, each at the same time where they share a clock.
-    An input on one clock that does not say how many ranks there are (Nsight Systems) is then taken to be whole.
+    or all ranks of the world are there, issue the same sequence of calls, each at the same time where they share a clock, and
+    list no groups. Where a rank lists groups with different members, the same sequence says nothing: every rank of a
+    tensor-parallel mesh runs the same program. An input on one clock that does not say how many ranks there are (Nsight
+    Systems) is taken to be whole.
     """
     table, groups = timeline.collectives, list(timeline.groups)
     notes: list[Note] = []
@@ -237,9 +239,11 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         return table, timeline.groups, notes
     filled = table.group.copy()
     reasons: dict[Group, str] = {}
+    any_listed = False
     for info in timeline.ranks:
         own = unknown & (table.rank == info.rank)
         sets = {group.ranks for group in (timeline.groups[at] for at in info.groups) if (group.size or 0) > 1}
+        any_listed = any_listed or bool(sets)
         ranks = next(iter(sets)) if len(sets) == 1 else None
         reason = "the only set of ranks among the listed groups"
         if ranks is None and not sets and world == 2:
@@ -250,7 +254,7 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
     one_clock = len({info.clock for info in timeline.ranks}) == 1
     stated = {info.world_size for info in timeline.ranks} != {None}
     count = world if stated or not one_clock else len(timeline.ranks)
-    if (filled == NONE).all() and not _several_sets(timeline) and count is not None and _same_sequence(timeline, count):
+    if not any_listed and (filled == NONE).all() and count is not None and _same_sequence(timeline, count):
         reason = "all ranks of the world issue the same sequence of calls"
         if not stated:
             reason = "all ranks of the input issue the same sequence of calls at the same times; taken to be the whole job"
@@ -262,14 +266,6 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         count = int((unknown & (filled != NONE)).sum())
         notes.append(Note(code="group_inferred", text=f"the trace names no group for {count} calls; inferred: {text}"))
     return table.replace(group=filled), tuple(groups), notes
-
-
-def _several_sets(timeline: Timeline) -> bool:
-    """Whether some rank's listed groups differ in their members, so that a call could be of one or the other."""
-    return any(
-        len({timeline.groups[at].ranks for at in info.groups if (timeline.groups[at].size or 0) > 1}) > 1
-        for info in timeline.ranks
-    )
 
 
 def _add(groups: list[Group], group: Group) -> int:
