@@ -27,6 +27,7 @@ def collect(
     outlier: NDArray[np.bool_],
     unmatched: list[UnmatchedRow],
     busy: Busy,
+    meeting: tuple[Note, ...],
 ) -> list[Note]:
     """All notes of a report: what can make its figures wrong comes first."""
     found = [
@@ -36,6 +37,7 @@ def collect(
         _missing_steps(timeline, selection),
         _outside(busy, selection),
         *calls.notes,
+        *meeting,
         _unknown_collectives(calls, times),
         _unknown_bytes(calls, times),
         _outliers(timeline, calls, times, outlier),
