@@ -37,6 +37,7 @@ def rank_row(rank, device=0):
     return RankRow(
         rank=rank,
         device=device,
+        source_file=f"rank{rank}_trace.json.gz",
         start_ns=0,
         end_ns=SPAN,
         span_ns=SPAN,

@@ -200,6 +200,9 @@ def _by_call_site(collective: str | None, site: str | None) -> Axis | None:
         return None
     if site.startswith("DistributedDataParallel") or (collective == "all_reduce" and "AccumulateGrad" in site):
         return Axis(dimensions=("dp",), source="inferred (issued by DistributedDataParallel)")
+    # The all-reduce of hybrid sharding is issued there too, but on another dimension.
+    if collective in ("all_gather", "reduce_scatter") and site.startswith(("FSDP::", "FullyShardedDataParallel")):
+        return Axis(dimensions=("fsdp",), source="inferred (issued by FSDP)")
     return None
 
 

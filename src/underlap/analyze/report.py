@@ -140,6 +140,7 @@ def _rank_row(
     return RankRow(
         rank=key[0],
         device=key[1],
+        source_file=next(info.source for info in timeline.ranks if info.rank == key[0]),
         start_ns=int(stretches[0, 0]),
         end_ns=int(stretches[-1, 1]),
         span_ns=int((stretches[:, 1] - stretches[:, 0]).sum()),

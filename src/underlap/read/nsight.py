@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from underlap.columns import NONE, Int32, Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read import nsight_tables as tables
 from underlap.read.names import NameTable, Recognition
@@ -38,22 +39,7 @@ from underlap.read.nsight_rows import (
     thread_of,
 )
 from underlap.read.nsight_tables import Export
-from underlap.timeline import (
-    NONE,
-    UNKNOWN_NS,
-    HostKind,
-    HostRows,
-    Int32,
-    Int64,
-    Interner,
-    Lane,
-    Note,
-    OpClass,
-    Operations,
-    RankInfo,
-    Thread,
-    Timeline,
-)
+from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Lane, Note, OpClass, Operations, RankInfo, Thread, Timeline
 
 # These return when the device is done. cudaStreamWaitEvent and cudaEventQuery return at once.
 _BLOCKING = re.compile(r"(cuda|cu|hip)\w*Synchronize")

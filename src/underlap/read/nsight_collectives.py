@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from underlap.columns import NONE, Int8, Int32, Int64, Interner
 from underlap.read.collective import normalize, payload_bytes
 from underlap.read.names import Recognition
 from underlap.read.nsight_payloads import Payload
 from underlap.read.nsight_ranges import Ranges, ancestor, innermost
-from underlap.timeline import NONE, UNKNOWN_NS, Collectives, Group, Int8, Int32, Int64, Interner, OpClass
+from underlap.timeline import UNKNOWN_NS, Collectives, Group, OpClass
 
 GROUP_MARKS = {"ncclGroupStart": 1, "ncclGroupEnd": -1}
 COPY_ENGINE = "copy_engine"

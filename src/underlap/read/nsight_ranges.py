@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from underlap.columns import NONE, Int32, Int64, Interner
 from underlap.read.nsight_tables import NVTX, ROW, Export, decode, possible
-from underlap.timeline import NONE, Int32, Int64, Interner
 
 PUSH_POP = 59
 START_END = 60

@@ -14,10 +14,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from underlap.columns import NONE, Int8, Int32, Int64, Interner
 from underlap.read import nsight_tables as tables
 from underlap.read.names import NameTable, Recognition
 from underlap.read.nsight_tables import ROW, Export, decode, possible
-from underlap.timeline import NONE, Int8, Int32, Int64, Interner, OpClass
+from underlap.timeline import OpClass
 
 _DEVICE = ("start", "end", "deviceId", "streamId", "globalPid")
 _LINKS = ("correlationId", "graphId", "graphNodeId")

@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from underlap.columns import NONE, Int64
 from underlap.errors import NotATraceError, UnreadableError
-from underlap.timeline import NONE, Int64
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
