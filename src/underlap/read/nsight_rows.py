@@ -182,9 +182,7 @@ def read_device_model(export: Export) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _kernels(
-    export: Export, names: Interner, shapes: Interner, table: NameTable
-) -> tuple[DeviceRows, dict[int, Recognition]]:
+def _kernels(export: Export, names: Interner, shapes: Interner, table: NameTable) -> tuple[DeviceRows, dict[int, Recognition]]:
     spellings = ("demangledName", "shortName", "mangledName")
     spelling = next((name for name in spellings if export.has(tables.KERNEL, name)), spellings[0])
     columns = export.columns(tables.KERNEL, _DEVICE, (*_LINKS, *_SHAPE, spelling))
