@@ -140,6 +140,36 @@ def test_steps_that_are_slow_for_another_reason_make_the_placebo_fail(factor: fl
     assert "something else changes with communication" in str(found.reason)
 
 
+def test_the_placebo_takes_its_steps_from_the_positions_nearby() -> None:
+    # Early kernels are slow in odd steps, late ones in even steps, and communication comes and goes with both.
+    random = np.random.default_rng(0)
+    steps, communication = [], []
+    for step in range(6):
+        slow = [1.2 if (at < 100) == bool(step % 2) else 1.0 for at in range(200)]
+        steps.append([Kernel(noisy(round(100_000 * by), random), name=f"at {at}") for at, by in enumerate(slow)])
+        communication.append([(40, 60, 0)] if step % 2 else [(140, 160, 0)])
+    found = analyzed(timeline(steps, communication)).compute
+
+    assert found.word == "not established"
+    assert found.placebo_ratio == pytest.approx(1.2, abs=0.02)
+
+
+def test_kernels_of_a_size_that_never_ran_alone_have_no_estimate_and_widen_the_net_gain() -> None:
+    random = np.random.default_rng(0)
+    steps, communication = [], []
+    for step in range(6):
+        beside = range(20, 40) if step % 2 else range(39, 41)
+        kernels = [Kernel(noisy(120_000 if at in beside else 100_000, random), name=f"at {at}") for at in range(60)]
+        steps.append([*kernels[:40], Kernel(5_000_000, name="long"), *kernels[40:]])
+        communication.append([(beside[0], 41, 0)])
+    found = analyzed(timeline(steps, communication))
+
+    assert found.compute.word == "slower"
+    assert found.compute.without_estimate_ns == 6 * 5_000_000
+    assert found.net.net_low_ns == found.net.hidden_ns - found.compute.cost_high_ns - 6 * 5_000_000
+    assert found.net.net_high_ns == found.net.hidden_ns - found.compute.cost_low_ns
+
+
 def test_gradient_accumulation_compares_steps_with_and_without_communication() -> None:
     found = analyzed(training(1.2, every_second=True)[0]).compute
 
@@ -179,6 +209,7 @@ def test_without_steps_kernels_alike_are_compared_by_the_share_of_them_beside_co
     assert (found.word, found.method, found.positions) == ("slower", "strata", 1)
     assert found.ratio_low <= 1.5 <= found.ratio_high
     assert found.cost_ns == pytest.approx(20 * 8 * 20_000, rel=0.02)
+    assert found.cost_low_ns < found.cost_ns < found.cost_high_ns
 
 
 def test_without_steps_a_phase_that_begins_before_communication_makes_the_placebo_fail() -> None:

@@ -127,12 +127,10 @@ def _cost_by_position(found: Samples, both: Pairs, pair_of: Int64) -> tuple[tupl
 
 
 def by_strata(timeline: Timeline, found: Samples) -> Effect | None:
-    """Strata with enough kernels on both sides. None where there is none, and where the place in the step decides.
+    """Strata with enough kernels on both sides. None where there is none.
 
-    Where steps repeat, each position is a stratum.
+    Where steps repeat, each position is a stratum: other places of the step are no substitute for it.
     """
-    if fixed(found):
-        return None
     if repeating(found):
         stratum, cluster, side = found.position, found.step, _borrowed_fraction(found)
     else:
