@@ -34,17 +34,17 @@ Word = Literal["slower", "faster", "no difference seen", "not established"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What one method found, before it is put into words."""
+    """What one method found, before it is put into words. Units are positions, or strata."""
 
     method: Literal["positions", "strata"]
-    ratio: Estimate | None
+    ratio: Estimate
     placebo: Estimate | None
     slower: int
     faster: int
     slower_apart: int
     faster_apart: int
     units: int
-    cost: tuple[float, float, float] | None
+    cost: tuple[float, float, float]
     """Nanoseconds: value, low, high. Of the kernels with an entry in `cost_of`."""
     measured_ns: float
     """The part of the cost of kernels that were themselves seen on both sides."""
@@ -245,7 +245,6 @@ def _slope(found: Samples, chosen: NDArray[np.bool_], dose: Float, stratum: Int6
 def judged(effect: Effect) -> tuple[Word, str | None]:
     """The word for an effect, and why it is no more than that."""
     ratio, placebo = effect.ratio, effect.placebo
-    assert ratio is not None
     if placebo is None:
         return "not established", (
             "there is no placebo: too few kernels stay away from communication in all steps, so that nothing shows "
