@@ -265,10 +265,15 @@ def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note
 
 
 def _own_clocks(timelines: list[Timeline]) -> list[Timeline]:
-    """Files of different hosts have different clocks, and nothing here says which hosts are the same: one clock per file."""
+    """Clocks numbered from 0: files that name the same host share one; a file that names none has its own."""
+    numbers: dict[tuple[str, int], int] = {}
+
+    def number(at: int, host: int) -> int:
+        return numbers.setdefault(("host", host) if host else ("file", at), len(numbers))
+
     return [
-        with_ranks(timeline, [dataclasses.replace(info, clock=number) for info in timeline.ranks])
-        for number, timeline in enumerate(timelines)
+        with_ranks(timeline, [dataclasses.replace(info, clock=number(at, info.clock)) for info in timeline.ranks])
+        for at, timeline in enumerate(timelines)
     ]
 
 

@@ -1,8 +1,9 @@
 """CPU-only ranks (gloo): communication is the `gloo:*` span, compute is what the operators of other threads do.
 
-Compute is the time inside an operator of any library (aten::mm, ...) and not inside a c10d operator, on threads that are no
-gloo run loop. A c10d operator that blocks is waiting, so it is cut out of the operator around it. Operators are taken
-whole: the time that aten::linear spends in aten::addmm, and between its parts, is compute once.
+Compute is the time inside an operator of any library (aten::mm, ...) and not inside a c10d or _c10d_functional operator, on
+threads that are no gloo run loop. An operator of these that blocks (c10d::send, _c10d_functional::wait_tensor) is waiting, so
+it is cut out of the operator around it: with tensor parallelism aten::linear waits for its collectives inside. Operators are
+taken whole: the time that aten::linear spends in aten::addmm, and between its parts, is compute once.
 Not modeled: threads that an operator starts by itself (OpenMP); they run inside its time.
 """
 
@@ -24,6 +25,7 @@ SPAN = re.compile(r"(gloo|mpi|ucc):")
 # Wrappers of the autograd engine and calls of collectives compute nothing themselves.
 _NO_COMPUTE = re.compile(r"c10d::|_?c10d_functional|record_param_comms|autograd::|torch::autograd::")
 _CALL = re.compile(r"c10d::")
+_BLOCKING = re.compile(r"c10d::|_?c10d_functional")
 
 
 def parts(context: Context) -> Parts:
@@ -32,7 +34,7 @@ def parts(context: Context) -> Parts:
     spans = _rows_named(rows, SPAN)
     asked = _rows_named(rows, _CALL)
     loops = _run_loops(rows, spans, asked)
-    compute = _compute(rows, asked, loops)
+    compute = _compute(rows, _rows_named(rows, _BLOCKING), loops)
     start = np.concatenate([host["start"][spans], compute[:, 0]])
     end = np.concatenate([host["end"][spans], compute[:, 1]])
     row = np.concatenate([spans, compute[:, 2]])
@@ -92,8 +94,8 @@ def _run_loops(rows: FileRows, spans: Int64, asked: Int64) -> set[int]:
     return named | (set(thread[spans].tolist()) - set(thread[asked].tolist()))
 
 
-def _compute(rows: FileRows, asked: Int64, loops: set[int]) -> Int64:
-    """(start, end, host row) of the outermost computing operators, without the c10d calls inside them. Shape (n, 3)."""
+def _compute(rows: FileRows, blocking: Int64, loops: set[int]) -> Int64:
+    """(start, end, host row) of the outermost computing operators, without the blocking calls inside them. Shape (n, 3)."""
     host = rows.host
     computing = [number for number, name in enumerate(rows.host_names) if "::" in name and not _NO_COMPUTE.match(name)]
     mask = (host["kind"] == HostKind.OPERATOR) & np.isin(host["name"], computing)
@@ -104,7 +106,7 @@ def _compute(rows: FileRows, asked: Int64, loops: set[int]) -> Int64:
     pieces = [np.empty((0, 3), dtype=np.int64)]
     for thread in np.unique(host["thread"][outer]).tolist():
         own = outer[host["thread"][outer] == thread]
-        calls_here = asked[host["thread"][asked] == thread]
+        calls_here = blocking[host["thread"][blocking] == thread]
         blocked = intervals.union(host["start"][calls_here], host["end"][calls_here])
         whole = np.column_stack((host["start"][own], host["end"][own]))
         cut = intervals.subtract(whole, blocked)
