@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -196,8 +197,25 @@ def test_nothing_is_inferred_where_a_rank_lists_several_groups() -> None:
 
 def test_nothing_is_inferred_from_a_part_of_the_world() -> None:
     assert inferred(calls_of(0, 1, 2, world=4)) == {None}
-    assert inferred(calls_of(0, 1, 2)) == {None}
     assert inferred(calls_of(0, world=128)) == {None}
+
+
+def test_ranks_of_one_clock_without_a_world_size_are_one_group_if_every_call_meets() -> None:
+    meeting = calls_of(0, 1, 2)
+    *_, notes = groups.infer_groups(meeting, None)
+    own_clocks = dataclasses.replace(
+        meeting, ranks=tuple(dataclasses.replace(entry, clock=number) for number, entry in enumerate(meeting.ranks))
+    )
+    first = meeting.ops.rank == 0
+    apart = dataclasses.replace(
+        meeting,
+        ops=meeting.ops.replace(start_ns=meeting.ops.start_ns - 1000 * first, end_ns=meeting.ops.end_ns - 1000 * first),
+    )
+
+    assert inferred(meeting) == {(0, 1, 2)}
+    assert "taken to be the whole job" in notes[0].text
+    assert inferred(own_clocks) == {None}
+    assert inferred(apart) == {None}
 
 
 def test_nothing_is_inferred_from_calls_that_differ_between_ranks() -> None:

@@ -54,7 +54,7 @@ class Busy:
 
 
 def _outside(busy: Busy, selection: Selection) -> Note | None:
-    if selection.kind == "whole" or busy.outside_ns < _OUTSIDE_SHARE * busy.total_ns:
+    if selection.kind == "whole" or busy.outside_ns <= _OUTSIDE_SHARE * busy.total_ns:
         return None
     share = busy.outside_ns / busy.total_ns
     text = f"{busy.outside_ns / 1e6:.2f} ms of device work ({share:.0%}) lie outside the steps; --window whole counts them"
