@@ -26,6 +26,9 @@ from underlap.columns import NONE, Int8, Int32, Int64, Interner, Table
 
 UNKNOWN_NS = int(np.iinfo(np.int64).min)
 
+Shape = tuple[tuple[int, int, int], tuple[int, int, int]]
+"""How a kernel was launched: (grid in blocks, block in threads), each (x, y, z)."""
+
 
 class OpClass(IntEnum):
     """What an operation does to the device."""
@@ -72,6 +75,8 @@ class Operations(Table):
     op_class: Int8
     """An `OpClass`."""
     name: Int32
+    shape: Int32
+    """Index into `Timeline.shapes`: grid and block of a kernel; -1 where unknown or no kernel."""
     call_site: Int32
     """Index into `Timeline.names`: the operator or annotation that launched it."""
     collective: Int32
@@ -205,6 +210,8 @@ class Timeline:
     collectives: Collectives
     recognized: NDArray[np.bool_]
     """Per name: whether the kernel table knows it. Shape (len(names),)."""
+    shapes: tuple[Shape, ...] = ()
+    """Distinct grids and blocks, which `Operations.shape` points to."""
     notes: tuple[Note, ...] = ()
 
     def name_of(self, index: int) -> str | None:
@@ -232,6 +239,7 @@ class Timeline:
             (self.ops.lane, self.lanes),
             (self.ops.name, self.names),
             (self.ops.thread, self.threads),
+            (self.ops.shape, self.shapes),
             (self.ops.collective, self.collectives),
             (self.collectives.group, self.groups),
             (self.collectives.collective, self.names),
@@ -284,7 +292,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
     if len(timelines) == 1:
         return timelines[0]
     origin = min(timeline.origin_ns for timeline in timelines)
-    names, groups = Interner(), Interner()
+    names, groups, shapes = Interner(), Interner(), Interner()
     lanes: list[Lane] = []
     threads: list[Thread] = []
     ranks: list[RankInfo] = []
@@ -295,6 +303,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
     for timeline in timelines:
         name = _remap([names(value) for value in timeline.names])
         group = _remap([groups(value) for value in timeline.groups])
+        shape = _remap([shapes(value) for value in timeline.shapes])
         recognized.update(zip(timeline.names, timeline.recognized.tolist(), strict=True))
         move = timeline.origin_ns - origin
         table = timeline.ops
@@ -306,6 +315,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
                 lane=_offset(table.lane, len(lanes)),
                 thread=_offset(table.thread, len(threads)),
                 name=name(table.name),
+                shape=shape(table.shape),
                 call_site=name(table.call_site),
                 collective=_offset(table.collective, sum(len(part) for part in collectives)),
             )
@@ -344,6 +354,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
         threads=tuple(threads),
         groups=tuple(groups.values),
         names=tuple(names.values),
+        shapes=tuple(shapes.values),
         ops=Operations.concatenate(ops),
         host=HostRows.concatenate(host),
         collectives=Collectives.concatenate(collectives),

@@ -73,6 +73,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         threads=threads,
         groups=tuple(groups.values),
         names=tuple(names.values),
+        shapes=tuple(rows.shapes),
         ops=_relative(ops, origin),
         host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
         collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),

@@ -47,6 +47,8 @@ class Args(msgspec.Struct, gc=False):
     device: Any = None
     nbytes: Any = msgspec.field(name="bytes", default=None)
     graph: Any = msgspec.field(name="graph id", default=None)
+    grid: msgspec.Raw = msgspec.Raw()
+    block: msgspec.Raw = msgspec.Raw()
     collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Any = msgspec.field(name="In msg nelems", default=None)
     out_elements: Any = msgspec.field(name="Out msg nelems", default=None)

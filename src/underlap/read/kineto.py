@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from underlap.columns import Int64
+from underlap.columns import NONE, Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read.build import build
 from underlap.read.calls import CALL_NAME
@@ -40,6 +40,8 @@ _HOST_CATEGORIES = {
     "operator": HostKind.OPERATOR,
 }
 _NO_ARGS = Args()
+_Size = Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
+_Extent = tuple[_Size, _Size, _Size]
 
 
 def read(path: Path, table: NameTable, report_bytes: Callable[[int], None] | None = None) -> Timeline:
@@ -86,6 +88,26 @@ class _Ids(dict[Any, int]):
         return number
 
 
+class _Shapes(dict[tuple[bytes, bytes], int]):
+    """Grid and block as written -> id of the shape; -1 where they are not three positive integers each."""
+
+    def __init__(self) -> None:
+        self.found = Interner()
+
+    def __missing__(self, texts: tuple[bytes, bytes]) -> int:
+        try:
+            grid, block = (msgspec.json.decode(text, type=_Extent) for text in texts)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            number = self[texts] = NONE
+        else:
+            number = self[texts] = self.found((grid, block))
+        return number
+
+    def ids(self, args: Sequence[Args]) -> Int64:
+        """The shape of each event."""
+        return np.fromiter((self[bytes(arg.grid), bytes(arg.block)] for arg in args), np.int64, len(args))
+
+
 class _Categories(dict[Any, int]):
     """Category as written -> HostKind, or one of the negative codes below."""
 
@@ -113,6 +135,7 @@ class _Collector:
         self._device_names = _Names(lambda name: table.recognize(name).library is not None)
         self._host_names = _Names(lambda name: CALL_NAME.match(name) is not None)
         self._lanes, self._threads = _Ids(), _Ids()
+        self._shapes = _Shapes()
         self._device: list[dict[str, Int64]] = []
         self._host: list[dict[str, Int64]] = []
         self._device_args: dict[int, Args] = {}
@@ -152,6 +175,7 @@ class _Collector:
         args = [event.args or _NO_ARGS for _, event in rows]
         names, calls = self._device_names, self._device_names.calls
         name = [names[event.name] for _, event in rows]
+        shape = self._shapes.ids(args)
         lanes = self._lanes
         lane = [
             lanes[
@@ -179,6 +203,7 @@ class _Collector:
                 "external": _external(args),
                 "graph": integers([arg.graph for arg in args]),
                 "bytes": integers([arg.nbytes for arg in args]),
+                "shape": shape,
             }
         )
         self._sizes[0] += len(rows)
@@ -263,6 +288,7 @@ class _Collector:
             host_args=self._host_args,
             device_names=[_text(name) for name in self._device_names],
             host_names=[_text(name) for name in self._host_names],
+            shapes=self._shapes.found.values,
             lanes=list(self._lanes),
             threads=list(self._threads),
             thread_names=self._thread_names,
@@ -282,6 +308,7 @@ def _kept(args: Args) -> Args:
     """The arguments, free of the buffer that they were decoded from."""
     args.input_dims = msgspec.Raw(bytes(args.input_dims))
     args.input_type = msgspec.Raw(bytes(args.input_type))
+    args.grid = args.block = msgspec.Raw()
     return args
 
 

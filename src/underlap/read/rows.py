@@ -12,9 +12,9 @@ from underlap.columns import Int64, Interner
 from underlap.read.json_events import Args
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
-from underlap.timeline import Collectives, Group, Lane, Note, Operations
+from underlap.timeline import Collectives, Group, Lane, Note, Operations, Shape
 
-DEVICE_COLUMNS = ("start", "end", "row", "name", "lane", "copy", "correlation", "external", "graph", "bytes")
+DEVICE_COLUMNS = ("start", "end", "row", "name", "lane", "copy", "correlation", "external", "graph", "bytes", "shape")
 HOST_COLUMNS = ("start", "end", "row", "name", "thread", "kind", "correlation", "external")
 
 
@@ -31,6 +31,8 @@ class FileRows:
     """Arguments of host rows that are calls of collectives, by position."""
     device_names: list[str]
     host_names: list[str]
+    shapes: list[Shape]
+    """Distinct grids and blocks, which the device column `shape` points to."""
     lanes: list[tuple[Any, Any, Any]]
     """(process as written, device, stream)"""
     threads: list[tuple[Any, Any]]
