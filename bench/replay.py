@@ -1,6 +1,7 @@
 """How fast the event kernel is: `python -m bench.replay [operations]`.
 
-Prints plain Python, numba (where installed) and the ratio. A generated network: two lanes per device, half of the operations with an edge to a later one. Preparation is included,
+Prints plain Python, numba (where installed) and the ratio. A generated network: two lanes per device, half of the operations
+with an edge to a later one. Preparation is included,
 compiling is not.
 """
 
