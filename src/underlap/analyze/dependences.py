@@ -61,8 +61,13 @@ def _edges(source: Int64, target: Int64, kind: EdgeKind, grade: Grade, keep: np.
     )
 
 
-def usual_of(timeline: Timeline, rank: int, jitter_ns: int) -> Latencies:
-    return latencies.of_rank(timeline.ops.take(np.flatnonzero(timeline.ops.rank == rank)), jitter_ns)
+def usual(timeline: Timeline) -> dict[int, Latencies]:
+    """The latencies of each rank."""
+    ops = timeline.ops.replace(launch_ns=host_chain.launches(timeline)[1])
+    return {
+        info.rank: latencies.of_rank(ops.take(np.flatnonzero(ops.rank == info.rank)), info.resolution_ns)
+        for info in timeline.ranks
+    }
 
 
 def _on_cpu(timeline: Timeline) -> np.ndarray:
@@ -170,7 +175,7 @@ def _waited_for(ops: Operations, rows: Int64, entered: Int64, left: Int64) -> In
     return result
 
 
-def across_edges(timeline: Timeline, usual: dict[int, Latencies], events: Edges) -> Edges:
+def across_edges(timeline: Timeline, of_rank: dict[int, Latencies], events: Edges) -> Edges:
     """Starts that launch, lane and events do not explain, shortly after an end in another lane."""
     ops = timeline.ops
     sources, targets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -180,7 +185,7 @@ def across_edges(timeline: Timeline, usual: dict[int, Latencies], events: Edges)
         rows = np.flatnonzero(ops.rank == info.rank)
         if info.on_cpu or len(rows) == 0:
             continue
-        own, gaps = ops.take(rows), usual[info.rank]
+        own, gaps = ops.take(rows), of_rank[info.rank]
         ready = latencies.ready_without(own, latencies.previous_in_lane(own), (gaps.launch, gaps.launch_copy), gaps.lane)
         late = np.flatnonzero((own.start_ns - ready > max(gaps.lane_most, 1000)) & ~explained[rows] | (ready == UNKNOWN_NS))
         other = latencies.last_elsewhere(own, late, info.resolution_ns if info.resolution_ns > 1 else 1000)

@@ -91,7 +91,7 @@ def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
     found = host_chain.find(timeline)
     points = found.points
     size = len(ops)
-    usual = {info.rank: dependences.usual_of(timeline, info.rank, info.resolution_ns) for info in timeline.ranks}
+    usual = dependences.usual(timeline)
     shift = np.zeros(max([info.rank for info in timeline.ranks], default=0) + 1, dtype=np.int64)
     for number, offset in waits.offset_ns.items():
         shift[number] = offset
@@ -114,9 +114,8 @@ def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
     edges = Edges.concatenate(drawn)
     # Clocks of host and device are aligned, not equal; what would lead backwards in time says nothing.
     edges = edges.take(place[edges.source] < place[edges.target])
-    edges, reach = _lags(
-        edges.take(np.lexsort((edges.kind, edges.grade, edges.target))), start, end, rank, usual, ops.op_class == OpClass.COPY
-    )
+    edges = edges.take(np.lexsort((edges.kind, edges.grade, edges.target)))
+    edges, reach = _lags(edges, start, end, rank, usual, copied)
     first = np.concatenate(([0], np.cumsum(np.bincount(edges.target, minlength=len(kind))))).astype(np.int64)
     binding, delay = _binding(edges, reach, first, start, end)
     wait, late, rendezvous = _meetings(timeline, waits, start, end)

@@ -57,7 +57,7 @@ class Found:
 
 def find(timeline: Timeline) -> Found:
     """All points of all threads: launches, blocking calls, and on CPU ranks the calls of collectives."""
-    thread, launch = _launches(timeline)
+    thread, launch = launches(timeline)
     known = launch != UNKNOWN_NS
     host = timeline.host
     keys, place = _unique_pairs(thread[known], launch[known])
@@ -91,7 +91,7 @@ def find(timeline: Timeline) -> Found:
     return Found(points=points, launch_point=launch_point, blocking_point=blocking_point)
 
 
-def _launches(timeline: Timeline) -> tuple[Int64, Int64]:
+def launches(timeline: Timeline) -> tuple[Int64, Int64]:
     """Thread and time of each operation's launch; on CPU ranks a collective's span is launched by its call."""
     ops, host = timeline.ops, timeline.host
     thread, launch = ops.thread.astype(np.int64), ops.launch_ns.copy()
