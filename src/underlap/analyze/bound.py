@@ -35,7 +35,7 @@ class Bound:
 
     @property
     def length_ns(self) -> int:
-        """No schedule is shorter (see `waiting_known`)."""
+        """No schedule is shorter."""
         return max(self.path_ns, self.compute_ns, self.transfer_ns)
 
 
@@ -46,7 +46,8 @@ def lower_bound(
     ops, size = timeline.ops, len(timeline.ops)
     observed = ops.end_ns - ops.start_ns
     work = np.minimum(observed, isolated_ns) if isolated_ns is not None else observed
-    work = np.maximum(work - np.maximum(graph.wait_ns[:size], 0), 0)
+    at_most = np.maximum(work - np.maximum(graph.wait_ns[:size], 0), 0)
+    work = np.where(np.isin(ops.op_class, COMMUNICATING) & (graph.wait_ns[:size] < 0), 0, at_most)
     inside = np.zeros(size, dtype=bool)
     compute = 0
     for (rank, device), rows in stretches.items():
@@ -60,7 +61,7 @@ def lower_bound(
         path_ns=_data_path(graph, inside, work),
         compute_ns=max(compute, 0),
         transfer_ns=_busiest_link(timeline, inside, work),
-        waiting_known=bool((graph.wait_ns[:size][inside & np.isin(ops.op_class, COMMUNICATING)] >= 0).all()),
+        transfer_at_most_ns=_busiest_link(timeline, inside, at_most),
     )
 
 

@@ -152,7 +152,7 @@ def waterfall(
     if isolated is not None:
         everything["work_ns"] = isolated.high_ns
     joint = lever("all", max(observed - limits.lower_bound_ns, 0), **everything)
-    independent = gain(unknown=False)
+    independent = gain(possible=False, inferred=False)
     single = sum(one.low_ns or 0 for one in levers)
     return Waterfall(
         observed_ns=observed,

@@ -93,8 +93,8 @@ def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
     size = len(ops)
     usual = dependences.usual(timeline)
     shift = np.zeros(max([info.rank for info in timeline.ranks], default=0) + 1, dtype=np.int64)
-    for number, offset in waits.offset_ns.items():
-        shift[number] = offset
+    for info in timeline.ranks:
+        shift[info.rank] = waits.offset_ns.get(info.rank, 0)
     rank = np.concatenate([ops.rank, points.rank]).astype(np.int32)
     start = np.concatenate([ops.start_ns, points.time_ns]) + shift[rank]
     end = np.concatenate([ops.end_ns, points.time_ns]) + shift[rank]

@@ -28,11 +28,11 @@ class Latencies:
     """Of one rank, in ns."""
 
     launch: int
-    """Median from launch to start in an idle lane."""
+    """Median from launch to start in an idle lane, while no other lane ended."""
     launch_copy: int
     """The same for copies and memsets, which take another way."""
     lane: int
-    """Median between queued operations of a lane."""
+    """Median between queued operations of a lane, while no other lane ended."""
     lane_most: int
     """Nine tenths of those are at most this."""
     across: int
@@ -85,6 +85,11 @@ def of_rank(ops: Operations, jitter_ns: int) -> Latencies:
     gap = np.maximum(ops.start_ns - np.where(previous >= 0, free, ops.start_ns), 0)
     queued = (previous >= 0) & launched & (ops.launch_ns + LONG_QUEUED_NS < free)
     idle = launched & (ops.launch_ns >= free) & (ops.start_ns >= ops.launch_ns)
+    # Where another lane ended in between, the operation may have waited for that.
+    elsewhere = last_elsewhere(ops, np.arange(len(ops)), jitter_ns)
+    between = (elsewhere >= 0) & (ops.end_ns[elsewhere] > np.maximum(free, ops.launch_ns))
+    queued &= ~between
+    idle &= ~between
     lane, lane_most = (int(value) for value in np.percentile(gap[queued], [50, 90])) if queued.any() else (0, 0)
     copies = ops.op_class == OpClass.COPY
     kernel, copy = (

@@ -2,7 +2,8 @@
 
 Reproducing a step from its own durations proves nothing, as unexplained starts keep their delay. Here the delays and the
 edges of one step have to fit the next. Operations of two steps are matched by lane, name and occurrence; points of the host
-by the operation that they launch. What has no partner keeps its own time, and its share is told.
+by the operation that they launch. That one operation had merely ended before another is not held
+against the next step. What has no partner keeps its own time, and its share is told.
 """
 
 from __future__ import annotations
@@ -127,4 +128,4 @@ def _with_times_of(timeline: Timeline, graph: Graph, part: Window, partner: Int6
     moved = dataclasses.replace(graph, edges=edges.replace(lag_ns=lag))
     own, durations = partner[: len(ops)], graph.end_ns[: len(ops)] - graph.start_ns[: len(ops)]
     work = np.where(own >= 0, durations[own], durations)
-    return rebuilt.length(timeline, moved, part, Changes(work_ns=work))
+    return rebuilt.length(timeline, moved, part, Changes(work_ns=work, possible=False))

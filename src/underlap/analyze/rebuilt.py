@@ -37,8 +37,10 @@ class Changes:
     """Durations of operations instead of those observed, without waiting. Shape (len(ops),)."""
     communication: bool = True
     """False: transfers take no time."""
-    unknown: bool = True
-    """False: dependences that are only inferred, or only possible, do not hold (barriers do)."""
+    possible: bool = True
+    """False: what merely had ended before, in another lane, need not have."""
+    inferred: bool = True
+    """False: dependences that are only inferred from timing do not hold (a barrier is waited for)."""
 
 
 AS_IT_WAS = Changes()
@@ -129,15 +131,15 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
     keep = target >= 0
     if not changes.serialized:
         keep &= ~_mixed_lanes(timeline, edges.source, edges.target, edges.kind == EdgeKind.LANE)
-    if not changes.unknown:
-        keep &= ~_unknown(timeline, graph)
+    if not changes.inferred:
+        keep &= ~_inferred(timeline, graph)
     source, target, kind = edges.source[keep], target[keep], edges.kind[keep]
     host = np.isin(kind, (EdgeKind.BUSY, EdgeKind.HOST_SYNC, EdgeKind.HANDOFF))
     lag = edges.lag_ns[keep]
     lag = np.where(host & (lag > 0), np.rint(lag * changes.host).astype(np.int64), lag)
     lag = lag + _delays(graph, changes)[edges.target[keep]]
     extra = _lane_by_class(timeline, part) if not changes.serialized else (np.empty(0, np.int64),) * 2
-    if changes.unknown:
+    if changes.possible:
         inside = part.row[part.possible[1]] >= 0
         extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]
     source = np.concatenate([source, extra[0]])
@@ -195,8 +197,8 @@ def _mixed_lanes(timeline: Timeline, source: Int64, target: Int64, lanes: np.nda
     """Edges of lanes between communication and anything else."""
     communicates = np.append(_communicates(timeline), False)
     size = len(timeline.ops)
-    differ: np.ndarray = communicates[np.minimum(source, size)] != communicates[np.minimum(target, size)]
-    return lanes & differ
+    mixed: np.ndarray = lanes & (communicates[np.minimum(source, size)] != communicates[np.minimum(target, size)])
+    return mixed
 
 
 def _lane_by_class(timeline: Timeline, part: Window) -> tuple[Int64, Int64]:
@@ -209,7 +211,7 @@ def _lane_by_class(timeline: Timeline, part: Window) -> tuple[Int64, Int64]:
     return order[:-1][same], order[1:][same]
 
 
-def _unknown(timeline: Timeline, graph: Graph) -> np.ndarray:
+def _inferred(timeline: Timeline, graph: Graph) -> np.ndarray:
     """Edges between lanes that are inferred, and threads that went on after a span (but barriers are there to be waited for)."""
     edges, size = graph.edges, len(timeline.ops)
     barrier = np.array([name == "barrier" for name in timeline.names], dtype=bool)
