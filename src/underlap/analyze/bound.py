@@ -28,10 +28,9 @@ class Bound:
     path_ns: int
     compute_ns: int
     transfer_ns: int
-    """On the busiest link, without known waiting."""
-
-    waiting_known: bool
-    """False: transfers hold an unknown part of waiting, so that the bound may lie above what a schedule could reach."""
+    """On the busiest link. A transfer whose waiting is not known may be all waiting and counts 0."""
+    transfer_at_most_ns: int
+    """The same with such transfers as long as their kernels."""
 
     @property
     def length_ns(self) -> int:

@@ -15,6 +15,8 @@ from underlap.timeline import UNKNOWN_NS, OpClass, Operations
 
 LONG_QUEUED_NS = 50_000
 """An operation launched this long before its lane became free did not wait for its launch."""
+LONGEST_LANE_NS = 20_000
+"""No device needs longer between two queued kernels; what does has another reason."""
 FARTHEST_NS = 200_000
 """No gap between lanes longer than this is taken for a dependence."""
 _CLEAR = 2.0
@@ -91,6 +93,7 @@ def of_rank(ops: Operations, jitter_ns: int) -> Latencies:
     queued &= ~between
     idle &= ~between
     lane, lane_most = (int(value) for value in np.percentile(gap[queued], [50, 90])) if queued.any() else (0, 0)
+    lane, lane_most = min(lane, LONGEST_LANE_NS), min(lane_most, LONGEST_LANE_NS)
     copies = ops.op_class == OpClass.COPY
     kernel, copy = (
         int(np.median((ops.start_ns - ops.launch_ns)[idle & rows])) if (idle & rows).any() else NONE for rows in (~copies, copies)

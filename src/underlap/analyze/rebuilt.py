@@ -148,15 +148,11 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
     release = np.full(len(part.nodes), NO_RELEASE)
     outside = part.row[source] < 0
     np.maximum.at(release, target[outside], graph.end_ns[source[outside]] + lag[outside])
-    held = np.zeros(len(part.nodes), dtype=bool)
-    held[target] = True
-    # The first point of a thread, and what nothing is known of, stays where it was; with a host without work, at the begin.
+    # The first point of a thread, and what nothing is known of, stays where it was (in a host without work, at the begin).
     alone = graph.start_ns[part.nodes]
     points = graph.kind[part.nodes] != OP
     alone = np.where(points, part.begin_ns + np.rint((alone - part.begin_ns) * changes.host).astype(np.int64), alone)
-    release = np.where(held, release, alone)
-    if changes.host < 1:
-        release = np.where(points, np.maximum(release, np.where(release > NO_RELEASE, part.begin_ns, NO_RELEASE)), release)
+    release = np.where(np.diff(graph.first_edge)[part.nodes] > 0, np.maximum(release, part.begin_ns), alone)
     work, rendezvous = _work(timeline, graph, part, changes)
     inner = ~outside
     return replay.network(
