@@ -135,7 +135,9 @@ def whole(drawn: Timeline) -> dict[tuple[int, int], np.ndarray]:
     stretches = {}
     for rank in np.unique(drawn.ops.rank).tolist():
         own = drawn.ops.rank == rank
-        stretches[rank, 0] = np.array([[drawn.ops.start_ns[own].min(), drawn.ops.end_ns[own].max()]], dtype=np.int64)
+        stretches[rank, int(drawn.ops.device[own][0])] = np.array(
+            [[drawn.ops.start_ns[own].min(), drawn.ops.end_ns[own].max()]], dtype=np.int64
+        )
     return stretches
 
 

@@ -194,6 +194,8 @@ def _walk(timeline: Timeline, graph: Graph, key: tuple[int, int], begin: int, en
         at_start = False
         edge = binding[node]
         if edge < 0:
+            if kinds[node] != OP:
+                back(_first_row(timeline, graph, node), Part.HOST, node, NONE)
             break
         before = source[edge]
         back(min(frontier, ends[before] + lag[edge]), Part.UNEXPLAINED, node, edge)
@@ -201,6 +203,16 @@ def _walk(timeline: Timeline, graph: Graph, key: tuple[int, int], begin: int, en
         node = before
     back(begin, Part.UNEXPLAINED, NONE, NONE)
     return rows
+
+
+def _first_row(timeline: Timeline, graph: Graph, point: int) -> int:
+    """When the thread of a point is first seen, on the common clock: it was busy from then on."""
+    row = int(graph.host[point])
+    start = int(graph.start_ns[point])
+    if row < 0:
+        return start
+    host = timeline.host
+    return start - int(host.start_ns[row] - host.start_ns[host.thread == host.thread[row]].min())
 
 
 def _segments(timeline: Timeline, graph: Graph, rows: list[tuple[int, int, int, int, int]]) -> Segments:

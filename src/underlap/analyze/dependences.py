@@ -206,14 +206,11 @@ class _Chains:
     end_ns: Int64
     bounds: dict[int, tuple[int, int]]
     """Thread -> its range in the columns."""
-    spans: dict[int, Int64]
-    """Thread of a gloo run loop -> its operations, by end."""
 
 
 def _chains(timeline: Timeline, found: host_chain.Found) -> _Chains:
     points, ops, size = found.points, timeline.ops, len(timeline.ops)
-    on_cpu = _on_cpu(timeline)
-    chained = np.flatnonzero(on_cpu & (ops.collective < 0))
+    chained = np.flatnonzero(_on_cpu(timeline) & (ops.collective < 0))
     node = np.concatenate([chained, size + np.arange(len(points.kind))])
     thread = np.concatenate([ops.thread[chained], points.thread]).astype(np.int64)
     start = np.concatenate([ops.start_ns[chained], points.time_ns])
@@ -222,15 +219,12 @@ def _chains(timeline: Timeline, found: host_chain.Found) -> _Chains:
     thread = thread[order]
     numbers = np.unique(thread)
     low, high = np.searchsorted(thread, numbers), np.searchsorted(thread, numbers, side="right")
-    spans = np.flatnonzero(on_cpu & (ops.collective >= 0))
-    spans = spans[np.argsort(ops.end_ns[spans], kind="stable")]
     return _Chains(
         node=node[order],
         thread=thread,
         start_ns=start[order],
         end_ns=end[order],
         bounds={int(number): (int(one), int(two)) for number, one, two in zip(numbers, low, high, strict=True)},
-        spans={int(number): spans[ops.thread[spans] == number] for number in np.unique(ops.thread[spans])},
     )
 
 
@@ -243,10 +237,10 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
     edge_into[ahead + 1] = np.arange(len(ahead))
     quiet = host_chain.silences(timeline, np.array(sorted(chains.bounds), dtype=np.int64))
     pairs: list[tuple[int, int]] = []
-    for thread, begun, resumed, cause, other in zip(*(column.tolist() for column in quiet.columns().values()), strict=True):
+    for thread, begun, resumed, cause, other, span in zip(*(column.tolist() for column in quiet.columns().values()), strict=True):
         low, high = chains.bounds[thread]
         at = low + int(np.searchsorted(chains.start_ns[low:high], resumed))
-        source = _last_before(chains, timeline.ops, other, cause)
+        source = span if span >= 0 else _last_before(chains, other, cause)
         if at >= high or source < 0:
             continue
         edge = int(edge_into[at])
@@ -263,12 +257,8 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
     return [chain.replace(lag_ns=busy), handoff]
 
 
-def _last_before(chains: _Chains, ops: Operations, thread: int, time: int) -> int:
-    """The last node of a thread that ended by then: a span of a gloo run loop, or an element of a chain; -1 for none."""
-    if thread in chains.spans:
-        spans = chains.spans[thread]
-        at = int(np.searchsorted(ops.end_ns[spans], time, side="right")) - 1
-        return int(spans[at]) if at >= 0 else NONE
+def _last_before(chains: _Chains, thread: int, time: int) -> int:
+    """The last element of a thread that ended by then; -1 for none."""
     low, high = chains.bounds.get(thread, (0, 0))
     at = low + int(np.searchsorted(chains.end_ns[low:high], time, side="right")) - 1
     return int(chains.node[at]) if at >= low else NONE

@@ -22,6 +22,8 @@ OP, LAUNCH, ENTER, LEAVE = 0, 1, 2, 3
 """Kinds of nodes: a device operation (or CPU operator), a launch, entering and leaving a blocking call."""
 
 _BLOCKING = re.compile(r"(?:cuda|hip|cu|acl)\w*Synchronize|(?:cuda|hip)Memcpy$")
+_WAITING = re.compile(r"c10d|wait|gloo:|mpi:|ucc:", re.IGNORECASE)
+"""Rows that may do nothing but wait for a collective, so that a silence inside them is one."""
 _WHOLE_DEVICE = re.compile(r"(?:cuda|hip|cu|acl)\w*(?:Device|Ctx)Synchronize")
 SILENCE_NS = 50_000
 """A shorter silence is the host's own work between two rows."""
@@ -155,53 +157,60 @@ class Silences(Table):
     cause_ns: Int64
     """When the other thread (or the gloo span) last did something before the end."""
     cause_thread: Int64
-    """The other thread."""
+    """The other thread; -1 where it was a span."""
+    cause_op: Int64
+    """The span of a collective on a CPU rank that ended; -1 where it was a thread."""
 
 
 def silences(timeline: Timeline, threads: Int64) -> Silences:
-    """The silences of these threads (those with points), each with the thread that it was waiting for."""
-    host = timeline.host
-    on_cpu = np.array([info.rank for info in timeline.ranks if info.on_cpu], dtype=np.int64)
+    """The silences of these threads (those with points), each with what the thread was waiting for."""
+    host, ops = timeline.host, timeline.ops
+    on_cpu = np.isin(ops.rank, [info.rank for info in timeline.ranks if info.on_cpu])
+    spans = np.flatnonzero(on_cpu & (ops.collective >= 0))
     ranks = _thread_rank(timeline, threads)
-    loops = np.unique(timeline.ops.thread[np.isin(timeline.ops.rank, on_cpu) & (timeline.ops.collective >= 0)]).astype(np.int64)
-    found: list[np.ndarray] = []
+    waiting = np.array([_WAITING.search(name) is not None for name in timeline.names], dtype=bool)
+    found = [np.empty((0, 6), dtype=np.int64)]
     for rank in np.unique(ranks).tolist():
-        own = threads[ranks == rank]
-        if rank in on_cpu:
-            own = np.unique(np.concatenate([own, loops[_thread_rank(timeline, loops) == rank]]))
-        if len(own) < 2:
+        own, ended = threads[ranks == rank], spans[ops.rank[spans] == rank]
+        if len(own) + len(ended) < 2:
             continue
         rows = np.flatnonzero(np.isin(host.thread, own) & (host.rank == rank))
-        times = np.concatenate([host.start_ns[rows], host.end_ns[rows]])
-        of = np.concatenate([host.thread[rows], host.thread[rows]]).astype(np.int64)
+        # Spans of asynchronous work lie on whatever thread began them and say nothing about it.
+        rows = rows[~np.isin(host.source_row[rows], ops.source_row[ended])]
+        times = np.concatenate([host.start_ns[rows], host.end_ns[rows], ops.end_ns[ended]])
+        # Whose event: a thread, or -2 - operation for the end of a span.
+        of = np.concatenate([host.thread[rows], host.thread[rows], -2 - ended]).astype(np.int64)
         order = np.argsort(times, kind="stable")
-        times, of = times[order], of[order]
-        found.extend(_of_thread(timeline, thread, times, of) for thread in own.tolist() if thread not in loops)
-    table = np.concatenate(found) if found else np.empty((0, 5), dtype=np.int64)
-    return Silences(thread=table[:, 0], start_ns=table[:, 1], end_ns=table[:, 2], cause_ns=table[:, 3], cause_thread=table[:, 4])
+        busy = rows[(host.kind[rows] != HostKind.ANNOTATION) & (host.end_ns[rows] - host.start_ns[rows] >= SILENCE_NS)]
+        busy = busy[~waiting[host.name[busy]]]
+        for thread in own.tolist():
+            mine = busy[host.thread[busy] == thread]
+            leaf = set(zip(host.start_ns[mine].tolist(), host.end_ns[mine].tolist(), strict=True))
+            found.append(_of_thread(thread, times[order], of[order], leaf))
+    return Silences.from_columns(**dict(zip(Silences.dtypes(), np.concatenate(found).T, strict=True)))
 
 
-def _of_thread(timeline: Timeline, thread: int, times: Int64, of: Int64) -> np.ndarray:
-    host = timeline.host
-    mine = of == thread
-    own = times[mine]
-    other, other_thread = times[~mine], of[~mine]
+def _of_thread(thread: int, times: Int64, of: Int64, leaf: set[tuple[int, int]]) -> Int64:
+    """The columns of the thread's silences. `leaf` are rows of its own in which it was busy, if nothing lies inside them."""
+    own = times[of == thread]
+    other, whose = times[of != thread], of[of != thread]
     if len(own) == 0 or len(other) == 0:
-        return np.empty((0, 5), dtype=np.int64)
+        return np.empty((0, 6), dtype=np.int64)
     # The thread's life before its first row is a silence too: the autograd thread begins when backward() calls it.
     starts = np.concatenate([[min(int(own[0]), int(other[0])) - 1], own[:-1]])
-    ends = own
-    quiet = ends - starts >= SILENCE_NS
-    # Inside one innermost row the thread was busy with that row.
-    rows = np.flatnonzero((host.thread == thread) & (host.kind != HostKind.ANNOTATION))
-    lasted = host.end_ns[rows] - host.start_ns[rows]
-    rows = rows[lasted >= SILENCE_NS]
-    leaf = {(int(host.start_ns[row]), int(host.end_ns[row])) for row in rows}
-    at = np.searchsorted(other, ends, side="right") - 1
+    at = np.searchsorted(other, own, side="right") - 1
     cause = other[np.maximum(at, 0)]
-    near = (ends - cause) <= np.maximum(HANDOFF_NS, HANDOFF_SHARE * (ends - starts))
-    chosen = np.flatnonzero(quiet & (at >= 0) & near & (cause > starts))
-    chosen = np.array([place for place in chosen.tolist() if (int(starts[place]), int(ends[place])) not in leaf], dtype=np.int64)
-    return np.column_stack(
-        (np.full(len(chosen), thread), starts[chosen], ends[chosen], cause[chosen], other_thread[np.maximum(at, 0)][chosen])
-    ).astype(np.int64)
+    near = (own - cause) <= np.maximum(HANDOFF_NS, HANDOFF_SHARE * (own - starts))
+    chosen = np.flatnonzero((own - starts >= SILENCE_NS) & (at >= 0) & near & (cause > starts))
+    free = [place for place in chosen.tolist() if (int(starts[place]), int(own[place])) not in leaf]
+    tag = whose[np.maximum(at, 0)][free]
+    columns = (
+        np.full(len(free), thread),
+        starts[free],
+        own[free],
+        cause[free],
+        np.maximum(tag, NONE),
+        np.maximum(-2 - tag, NONE),
+    )
+    result: Int64 = np.column_stack(columns).astype(np.int64)
+    return result

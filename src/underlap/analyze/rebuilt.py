@@ -61,6 +61,8 @@ class Window:
     """Rows whose start closes the window."""
     ends: Int64
     """Rows whose end closes it."""
+    tail_ns: int
+    """What of the window lies after its last end, where no start closes it."""
     possible: tuple[Int64, Int64]
     """(source, target) nodes of the graph: an operation that had ended before one of another lane started."""
 
@@ -92,13 +94,16 @@ def window(timeline: Timeline, graph: Graph, stretches: Mapping[tuple[int, int],
     row = np.full(len(graph), NONE, dtype=np.int64)
     row[nodes] = np.arange(len(nodes))
     closing[size:] = False
+    ends = np.flatnonzero(closing & chosen)
+    last = max([int(graph.start_ns[at]) for at in borders] + graph.end_ns[ends].tolist(), default=begin)
     return Window(
         begin_ns=begin,
         end_ns=end,
         nodes=nodes,
         row=row,
         border=row[np.array(borders, dtype=np.int64)],
-        ends=row[np.flatnonzero(closing & chosen)],
+        ends=row[ends],
+        tail_ns=end - last,
         possible=_possible(timeline, graph),
     )
 
@@ -170,8 +175,9 @@ def length(timeline: Timeline, graph: Graph, part: Window, changes: Changes = AS
 
 
 def close(part: Window, times: Times) -> int:
-    """When the window closes: with the first start of what follows it, or where nothing does, with its last end."""
-    return int(np.concatenate([times.start_ns[part.border], times.end_ns[part.ends], [part.begin_ns]]).max())
+    """When the window closes: with the first start of what follows it, or where nothing does, as long after its last end as
+    it did."""
+    return int(np.concatenate([times.start_ns[part.border], times.end_ns[part.ends], [part.begin_ns]]).max()) + part.tail_ns
 
 
 def _delays(graph: Graph, changes: Changes) -> Int64:
