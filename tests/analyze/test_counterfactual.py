@@ -300,6 +300,17 @@ def test_ranks_that_meet_replay_to_themselves_to_the_nanosecond() -> None:
     assert starts_again(read_in, built, whole(read_in))
 
 
+@pytest.mark.parametrize("name", ["fsdp2", "tp_sp_4r", "pp_1f1b", "moe_ep"])
+def test_cpu_ranks_that_meet_replay_to_themselves_and_to_their_window(name: str) -> None:
+    read_in = read(TRACES / "gloo_axes" / name)
+    window = steps.select(read_in, steps.find(read_in), "steps", None).stretches
+    built = graph.build(read_in, waits_by_order(read_in))
+    part = rebuilt.window(read_in, built, window)
+
+    assert starts_again(read_in, built, window)
+    assert rebuilt.length(read_in, built, part) == part.end_ns - part.begin_ns
+
+
 def test_hiding_communication_gains_next_to_nothing_where_the_host_is_the_limit() -> None:
     for name, most in (("vllm_tp8_b200", 0.04), ("ddp_a100", 0.1)):
         found = of_trace(name)

@@ -211,3 +211,19 @@ def test_the_path_of_eight_ranks_goes_through_the_late_one_and_waits_for_nobody(
     assert met.composition()[Part.TRANSFER] < 1 * MS
     assert met.composition()[Part.WAITING] == 0
     assert 7 in np.unique(met.segments.rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "transfer", "host"), [("fsdp2", 0.5, 0.1), ("tp_sp_4r", 0.5, 0.1), ("pp_1f1b", 0.25, 0.3), ("moe_ep", 0.6, 0.05)]
+)
+def test_a_cpu_rank_waits_for_gloo_spans_and_is_not_taken_for_busy_meanwhile(name: str, transfer: float, host: float) -> None:
+    read_in = read(TRACES / "gloo_axes" / name)
+    path = critical_path.find(read_in, graph.build(read_in), steps.select(read_in, steps.find(read_in), "steps", None).stretches)
+    assert path is not None
+    parts_of = path.composition()
+    total = path.end_ns - path.start_ns
+
+    assert sum(parts_of.values()) == total
+    assert parts_of[Part.TRANSFER] > transfer * total
+    assert parts_of[Part.HOST] < host * total
+    assert parts_of[Part.LATENCY] + parts_of[Part.UNEXPLAINED] < 0.05 * total

@@ -1,5 +1,7 @@
 """The dependence graph: each kind of edge where it belongs, none where nothing is known."""
 
+import dataclasses
+import time
 from pathlib import Path
 
 import numpy as np
@@ -167,23 +169,15 @@ def test_the_gaps_of_real_devices_differ_and_come_from_their_traces() -> None:
     assert 10 * US < nvidia.launch < 14 * US
 
 
-def test_a_million_operations_are_handled_in_seconds() -> None:
-    import time
-
-    count = 1_000_000
+def test_a_hundred_thousand_operations_are_handled_in_a_second_or_two() -> None:
+    count = 100_000
     one = timeline(Op(0, 0, 1, launch=0), Op(1, 0, 1, launch=0))
     rows = np.arange(count)
     ops = one.ops.take(rows % 2)
     ops = ops.replace(start_ns=rows * 1000 + 500, end_ns=rows * 1000 + 1800, launch_ns=rows * 1000, source_row=rows)
     begun = time.process_time()
-    found = graph.build(_with(one, ops))
+    host = one.host.take(np.zeros(count, dtype=np.int64)).replace(start_ns=ops.launch_ns, end_ns=ops.launch_ns + 500)
+    found = graph.build(dataclasses.replace(one, ops=ops, host=host))
 
     assert len(found) == 2 * count
-    assert time.process_time() - begun < 20
-
-
-def _with(one, ops):
-    import dataclasses
-
-    host = one.host.take(np.zeros(len(ops), dtype=np.int64)).replace(start_ns=ops.launch_ns, end_ns=ops.launch_ns + 500)
-    return dataclasses.replace(one, ops=ops, host=host)
+    assert time.process_time() - begun < 5
