@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from underlap.columns import NONE, Int64
+from underlap.columns import NONE, Int32, Int64
 from underlap.errors import ScheduleError
 from underlap.replay import NO_RELEASE, Network, lane_edges, network
 
-_WIDEST = 4
+_WIDEST = 8
 """An operation that has to be seen from more than this many kept ones is kept itself, so that edges do not multiply."""
 
 
@@ -41,6 +41,7 @@ def reduce_rank(plan: Network) -> Reduced:
     # Per operation: kept row -> longest way from that row's end to this operation's end. Row 0 is the source.
     reach: list[dict[int, int]] = [{}] * len(plan)
     kept: list[int] = [NONE]
+    into: list[dict[int, int]] = [{}]
     edges: list[tuple[int, int, int]] = []
     ends: dict[int, int] = {}
     needed = [True] * len(plan)
@@ -53,8 +54,12 @@ def reduce_rank(plan: Network) -> Reduced:
             for row, way in reach[source].items():
                 if ways.get(row, NO_RELEASE) < way + lag:
                     ways[row] = way + lag
+        if len(ways) > 1:
+            ways = _undominated(ways, into)
         if joined[op] or len(ways) > _WIDEST:
             edges.extend((row, len(kept), way) for row, way in ways.items())
+            # From a kept row's end to this one's end, not counting what waiting adds.
+            into.append({row: way + work[op] for row, way in ways.items()})
             reach[op] = {len(kept): 0}
             kept.append(op)
         else:
@@ -77,6 +82,16 @@ def reduce_rank(plan: Network) -> Reduced:
     return Reduced(network=small, original=rows)
 
 
+def _undominated(ways: dict[int, int], into: list[dict[int, int]]) -> dict[int, int]:
+    """The ways without those that a way through a later kept row already covers, as waiting there only makes it longer."""
+    covered = set()
+    for later, rest in ways.items():
+        for row, way in into[later].items():
+            if row in ways and way + rest >= ways[row]:
+                covered.add(row)
+    return {row: way for row, way in ways.items() if row not in covered}
+
+
 def join_ranks(ranks: Sequence[Network]) -> Network:
     """One Network from those of several ranks. Rendezvous numbers are common to all; lanes and operations are each rank's own."""
     sizes = np.cumsum([0, *(len(rank) for rank in ranks)])
@@ -91,6 +106,28 @@ def join_ranks(ranks: Sequence[Network]) -> Network:
         source=np.concatenate([rank.source + sizes[at] for at, rank in enumerate(ranks)]).astype(np.int32),
         lag_ns=np.concatenate([rank.lag_ns for rank in ranks]),
     )
+
+
+def split_ranks(plan: Network, rank: Int32) -> list[Network]:
+    """The Networks of the ranks (ascending) in a Network whose edges all stay within a rank. `rank` is per operation."""
+    target = np.repeat(np.arange(len(plan)), np.diff(plan.first_edge))
+    assert (rank[plan.source] == rank[target]).all(), "only rendezvous lead from one rank to another"
+    place = np.empty(len(plan), dtype=np.int64)
+    parts = []
+    for number in np.unique(rank).tolist():
+        rows = np.flatnonzero(rank == number)
+        place[rows] = np.arange(len(rows))
+        edges = rank[target] == number
+        parts.append(
+            network(
+                plan.lane[rows],
+                plan.work_ns[rows],
+                release_ns=plan.release_ns[rows],
+                rendezvous=plan.rendezvous[rows],
+                edges=(place[plan.source[edges]], place[target[edges]], plan.lag_ns[edges]),
+            )
+        )
+    return parts
 
 
 def _in_order(plan: Network) -> tuple[list[int], list[list[tuple[int, int]]]]:

@@ -351,15 +351,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
                 issue_ns=_shift(calls.issue_ns, move),
             )
         )
-        waits = timeline.event_waits
-        event_waits.append(
-            waits.replace(
-                lane=_offset(waits.lane, len(lanes)),
-                on_lane=_offset(waits.on_lane, len(lanes)),
-                wait_ns=_shift(waits.wait_ns, move),
-                record_ns=_shift(waits.record_ns, move),
-            )
-        )
+        event_waits.append(_moved_waits(timeline.event_waits, len(lanes), move))
         lanes.extend(timeline.lanes)
         threads.extend(timeline.threads)
         ranks.extend(
@@ -380,6 +372,15 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
         recognized=np.array([recognized[value] for value in names.values], dtype=np.bool_),
         event_waits=EventWaits.concatenate(event_waits),
         notes=tuple(dict.fromkeys(note for timeline in timelines for note in timeline.notes)),
+    )
+
+
+def _moved_waits(waits: EventWaits, lanes: int, move: int) -> EventWaits:
+    return waits.replace(
+        lane=_offset(waits.lane, lanes),
+        on_lane=_offset(waits.on_lane, lanes),
+        wait_ns=_shift(waits.wait_ns, move),
+        record_ns=_shift(waits.record_ns, move),
     )
 
 

@@ -1,6 +1,5 @@
 """Counterfactuals: what is planted is what removing it gives back, exactly; promises keep to their bounds."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analyze.drawn import COMMUNICATION, US, Op, Row, timeline, waits_by_order, whole
-from underlap import intervals, replay
+from underlap import replay
 from underlap.analyze import accounting, bound, counterfactual, critical_path, graph, prediction, rebuilt, steps
 from underlap.analyze.counterfactual import Isolated, Limits, Waterfall
 from underlap.analyze.rebuilt import Changes
 from underlap.flows.read import read
+from underlap.reduction import join_ranks, reduce_rank, split_ranks
 from underlap.timeline import HostKind, Timeline
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
@@ -201,6 +201,13 @@ def test_a_lever_without_what_it_needs_is_unknown_with_the_reason() -> None:
     assert "not known" in contention.reason
 
 
+def test_without_isolated_durations_contention_is_anything_up_to_the_stretch() -> None:
+    drawn = host_bound([100] * 3)
+    lever = waterfall_of(drawn, whole(drawn), stretch_ns=7).levers[3]
+
+    assert (lever.low_ns, lever.high_ns) == (0, 7)
+
+
 def test_contention_is_a_range_where_isolated_durations_are_one_and_keeps_to_the_stretch() -> None:
     drawn = timeline(*(Op(0, 100 * at, 100 * at + 100, launch=-500) for at in range(5)))
     isolated = Isolated(low_ns=np.full(5, 80 * US), high_ns=np.full(5, 90 * US))
@@ -311,6 +318,20 @@ def test_cpu_ranks_that_meet_replay_to_themselves_and_to_their_window(name: str)
     assert rebuilt.length(read_in, built, part) == part.end_ns - part.begin_ns
 
 
+@pytest.mark.parametrize("changes", [Changes(), Changes(host=0.5), Changes(communication=False)])
+def test_ranks_reduced_to_their_meetings_take_as_long_as_whole_ones(changes: Changes) -> None:
+    read_in = read(TRACES / "dlrm_v100_8ranks")
+    built = graph.build(read_in, waits_by_order(read_in))
+    window = steps.select(read_in, steps.find(read_in), "whole", None).stretches
+    part = rebuilt.window(read_in, built, window)
+    full = rebuilt.network(read_in, built, part, changes)
+    reduced = [reduce_rank(one) for one in split_ranks(full, built.rank[part.nodes])]
+    small = join_ranks([one.network for one in reduced])
+
+    assert len(small) < len(full) / 20
+    assert replay.replay(small).start_ns.max() == replay.replay(full).end_ns.max()
+
+
 def test_hiding_communication_gains_next_to_nothing_where_the_host_is_the_limit() -> None:
     for name, most in (("vllm_tp8_b200", 0.04), ("ddp_a100", 0.1)):
         found = of_trace(name)
@@ -377,12 +398,3 @@ def test_overlap_is_predicted_from_the_sequential_recording_alone() -> None:
     assert np.median(before) / np.median(measured) > 1.6
     assert np.median(predicted) == pytest.approx(np.median(measured), rel=0.04)
     assert sum(predicted) == pytest.approx(sum(measured), rel=0.04)
-
-
-def test_a_window_of_one_interval_set_is_what_the_accounting_calls_wall() -> None:
-    drawn = host_bound([50, 70])
-    window = whole(drawn)
-    built = graph.build(drawn)
-
-    assert rebuilt.length(drawn, built, rebuilt.window(drawn, built, window)) == intervals.length(window[0, 0])
-    assert dataclasses.is_dataclass(built)

@@ -191,8 +191,13 @@ def _contention(
     timeline: Timeline, isolated: Isolated | None, limits: Limits, gain: Callable[..., int], rests: Explained
 ) -> Lever:
     """Isolated durations at both ends of what is known of them."""
+    missing = "durations without the other's company are not known"
     if isolated is None:
-        return _unknown("contention", limits.stretch_ns, "durations without the other's company are not known")
+        if limits.stretch_ns is None:
+            return _unknown("contention", None, missing)
+        return Lever(
+            name="contention", low_ns=0, high_ns=limits.stretch_ns, bound_ns=limits.stretch_ns, ceiling=False, reason=missing
+        )
     assert len(isolated.low_ns) == len(timeline.ops)
     most = _promise("contention", gain(work_ns=isolated.low_ns), limits.stretch_ns, rests)
     least = _promise("contention", gain(work_ns=isolated.high_ns), limits.stretch_ns, rests)
