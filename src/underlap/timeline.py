@@ -132,6 +132,21 @@ class Collectives(Table):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventWaits(Table):
+    """Waits of one lane for an event that was recorded on another, where the trace has their ids."""
+
+    lane: Int32
+    """The waiting lane, an index into `Timeline.lanes`."""
+    wait_ns: Int64
+    """Start of the host call that made it wait: operations launched later on the lane are held."""
+    on_lane: Int32
+    """The lane on which the event was recorded."""
+    record_ns: Int64
+    """Start of the host call that recorded the event: operations launched earlier on that lane are waited for."""
+    source_row: Int64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
     """A stream of a device, or a thread of a CPU-only rank."""
 
@@ -213,6 +228,7 @@ class Timeline:
     shapes: tuple[Shape, ...] = ()
     """Distinct grids and blocks, which `Operations.shape` points to."""
     notes: tuple[Note, ...] = ()
+    event_waits: EventWaits = dataclasses.field(default_factory=EventWaits.empty)
 
     def name_of(self, index: int) -> str | None:
         """The interned name, or None for -1."""
@@ -229,7 +245,11 @@ class Timeline:
             ops=ops.replace(collective=place[ops.collective]),
             host=self.host.take(np.isin(self.host.rank, list(wanted))),
             collectives=self.collectives.take(keep_calls),
+            event_waits=self.event_waits.take(np.isin(self._lane_ranks()[self.event_waits.on_lane], list(wanted))),
         )
+
+    def _lane_ranks(self) -> Int32:
+        return np.array([*(lane.rank for lane in self.lanes), NONE], dtype=np.int32)
 
     def validate(self) -> None:
         """Assert that every index is in range, and that no operation ends before it starts."""
@@ -299,6 +319,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
     ops: list[Operations] = []
     host: list[HostRows] = []
     collectives: list[Collectives] = []
+    event_waits: list[EventWaits] = []
     recognized: dict[str, bool] = {}
     for timeline in timelines:
         name = _remap([names(value) for value in timeline.names])
@@ -340,6 +361,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
                 issue_ns=_shift(calls.issue_ns, move),
             )
         )
+        event_waits.append(_moved_waits(timeline.event_waits, len(lanes), move))
         lanes.extend(timeline.lanes)
         threads.extend(timeline.threads)
         ranks.extend(
@@ -359,7 +381,17 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
         host=HostRows.concatenate(host),
         collectives=Collectives.concatenate(collectives),
         recognized=np.array([recognized[value] for value in names.values], dtype=np.bool_),
+        event_waits=EventWaits.concatenate(event_waits),
         notes=tuple(dict.fromkeys(note for timeline in timelines for note in timeline.notes)),
+    )
+
+
+def _moved_waits(waits: EventWaits, lanes: int, move: int) -> EventWaits:
+    return waits.replace(
+        lane=_offset(waits.lane, lanes),
+        on_lane=_offset(waits.on_lane, lanes),
+        wait_ns=_shift(waits.wait_ns, move),
+        record_ns=_shift(waits.record_ns, move),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from underlap.columns import Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read import calls, cpu, device
+from underlap.read.event_waits import event_waits
 from underlap.read.identity import rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
@@ -65,6 +66,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         )
         for number in rank_numbers
     )
+    waits = event_waits(rows, parts.lanes)
     timeline = Timeline(
         provenance="measured",
         origin_ns=origin,
@@ -79,6 +81,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),
         recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
         notes=tuple(_notes(path, file, rows) + parts.notes),
+        event_waits=waits.replace(wait_ns=waits.wait_ns - origin, record_ns=waits.record_ns - origin),
     )
     timeline.validate()
     return timeline

@@ -351,18 +351,20 @@ def _lanes(rows: FileRows, launch: Int64, process_rank: dict[Any, int], rank: in
     unique: dict[Lane, int] = {}
     place = []
     for lane, (_, number, stream) in enumerate(rows.lanes):
-        entry = Lane(rank=lane_rank[lane], device=_device_number(number), label=_label(stream))
+        entry = Lane(rank=lane_rank[lane], device=device_number(number), label=stream_label(stream))
         place.append(unique.setdefault(entry, len(unique)))
     return list(unique), np.array(place, dtype=np.int32)[rows.device["lane"]]
 
 
-def _device_number(value: Any) -> int:
+def device_number(value: Any) -> int:
+    """The number of a device as written: 3, "3", "GPU 3"."""
     text = str(value).strip()
     digits = text.rsplit(maxsplit=1)[-1] if text else ""
     return int(digits) if digits.isdecimal() and len(digits) < 10 else 0
 
 
-def _label(stream: Any) -> str:
+def stream_label(stream: Any) -> str:
+    """The label of a stream's lane."""
     if isinstance(stream, str) and stream.lower().startswith("0x"):
         return str(int(stream, 16))
     return str(stream)

@@ -64,6 +64,8 @@ class Args(msgspec.Struct, gc=False):
     target_rank: Any = msgspec.field(name="Dst Rank", default=None)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+    wait_stream: Any = msgspec.field(name="wait_on_stream", default=None)
+    wait_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
     name: Any = None
     """The name that a metadata event gives to a process or thread."""
 

@@ -140,6 +140,7 @@ class _Collector:
         self._host: list[dict[str, Int64]] = []
         self._device_args: dict[int, Args] = {}
         self._host_args: dict[int, Args] = {}
+        self._waits: list[tuple[int, Args]] = []
         self._open: dict[tuple[Any, Any], list[tuple[int, Event]]] = {}
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._dropped: Counter[str] = Counter()
@@ -216,10 +217,13 @@ class _Collector:
         names, calls = self._host_names, self._host_names.calls
         name = [names[event.name] for _, event in rows]
         threads = self._threads
+        kinds_kept = np.array(kinds, dtype=np.int64)[keep]
         base = self._sizes[1]
         for at, number in enumerate(name):
             if number in calls:
                 self._host_args[base + at] = _kept(args[at])
+            if args[at].wait_stream is not None or kinds_kept[at] == HostKind.SYNC:
+                self._waits.append((base + at, _kept(args[at])))
         self._host.append(
             {
                 "start": start,
@@ -227,7 +231,7 @@ class _Collector:
                 "row": np.array([row for row, _ in rows], dtype=np.int64),
                 "name": np.array(name, dtype=np.int64),
                 "thread": np.array([threads[(event.pid, event.tid)] for _, event in rows], dtype=np.int64),
-                "kind": np.array(kinds, dtype=np.int64)[keep],
+                "kind": kinds_kept,
                 "correlation": integers([arg.correlation for arg in args]),
                 "external": _external(args),
             }
@@ -286,6 +290,7 @@ class _Collector:
             host=_join(self._host, HOST_COLUMNS),
             device_args=self._device_args,
             host_args=self._host_args,
+            waits=self._waits,
             device_names=[_text(name) for name in self._device_names],
             host_names=[_text(name) for name in self._host_names],
             shapes=self._shapes.found.values,

@@ -29,6 +29,8 @@ class FileRows:
     """Arguments of device rows that may be communication, by position."""
     host_args: dict[int, Args]
     """Arguments of host rows that are calls of collectives, by position."""
+    waits: list[tuple[int, Args]]
+    """Host rows that say which stream or event was waited for (cuda_sync), with their arguments."""
     device_names: list[str]
     host_names: list[str]
     shapes: list[Shape]
