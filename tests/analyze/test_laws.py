@@ -57,6 +57,33 @@ def without_absolute_times(found: Report) -> Report:
     return msgspec.structs.replace(found, origin_ns="", instances=instances)
 
 
+def file_of(timeline: Timeline, rank: int, later: int) -> Timeline:
+    """One rank as a file of its own: its lanes and threads only, and times relative to a later origin."""
+    own = timeline.of_ranks({rank})
+    lanes, threads = ([at for at, entry in enumerate(entries) if entry.rank == rank] for entries in (own.lanes, own.threads))
+    place = {name: np.full(len(getattr(own, name)), -1, dtype=np.int32) for name in ("lanes", "threads")}
+    place["lanes"][lanes], place["threads"][threads] = np.arange(len(lanes)), np.arange(len(threads))
+    launch = np.where(own.ops.launch_ns == UNKNOWN_NS, UNKNOWN_NS, own.ops.launch_ns - later)
+    return dataclasses.replace(
+        own,
+        origin_ns=own.origin_ns + later,
+        lanes=tuple(own.lanes[at] for at in lanes),
+        threads=tuple(own.threads[at] for at in threads),
+        ops=own.ops.replace(
+            start_ns=own.ops.start_ns - later,
+            end_ns=own.ops.end_ns - later,
+            launch_ns=launch,
+            lane=place["lanes"][own.ops.lane],
+            thread=place["threads"][own.ops.thread],
+        ),
+        host=own.host.replace(
+            start_ns=own.host.start_ns - later,
+            end_ns=own.host.end_ns - later,
+            thread=place["threads"][own.host.thread],
+        ),
+    )
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 @LAW
 @given(timeline=timelines())
@@ -258,6 +285,9 @@ def test_permuting_the_ranks_permutes_the_rows(window: str | None, timeline: Tim
     assert Counter((mapping[row.rank], row.step, row.start_ns, row.idle_ns) for row in before.steps) == Counter(
         (row.rank, row.step, row.start_ns, row.idle_ns) for row in after.steps
     )
+    assert Counter((mapping[row.rank], row.device, row.lane, row.compute_ns) for row in before.lanes) == Counter(
+        (row.rank, row.device, row.lane, row.compute_ns) for row in after.lanes
+    )
     assert Counter((mapping[row.rank], row.start_ns, row.hidden_ns) for row in before.instances) == Counter(
         (row.rank, row.start_ns, row.hidden_ns) for row in after.instances
     )
@@ -286,8 +316,10 @@ def test_a_rank_alone_has_the_row_that_it_has_among_others(window: str | None, t
 def test_ranks_put_together_again_give_the_same_report(window: str | None, timeline: Timeline, random: Any) -> None:
     order = [info.rank for info in timeline.ranks]
     random.shuffle(order)
-    joined = concatenate([timeline.of_ranks({rank}) for rank in order])
+    # One part keeps the origin, which is the earliest, so that times stay comparable.
+    joined = concatenate([file_of(timeline, rank, at * random.randint(0, 99)) for at, rank in enumerate(order)])
 
+    assert joined.origin_ns == timeline.origin_ns
     assert without_order(report(joined, window=window)) == without_order(report(timeline, window=window))
 
 
