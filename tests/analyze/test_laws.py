@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.oracle.accounting import PARTS, Row, account
+from tests.oracle.accounting import PARTS, Row, account, whole
 from tests.strategies import timelines
 from underlap.analyze import groups
 from underlap.analyze.report import report
@@ -55,6 +55,11 @@ def without_order(found: Report) -> dict[str, Any]:
 def without_absolute_times(found: Report) -> Report:
     instances = [msgspec.structs.replace(row, perfetto_ts="") for row in found.instances]
     return msgspec.structs.replace(found, origin_ns="", instances=instances)
+
+
+def busy(rows: list[Row], stretches: list[tuple[int, int]]) -> int:
+    found = account(rows, stretches)
+    return found.wall - found.parts["idle"]
 
 
 def file_of(timeline: Timeline, rank: int, later: int) -> Timeline:
@@ -152,6 +157,32 @@ def test_any_timeline_has_the_figures_of_the_slice_walk(window: str | None, time
 
     got = {((row.axis, row.collective), name): getattr(row, name) for row in found.families for name in FAMILY_TIMES}
     assert {key: value for key, value in families.items() if value} == {key: value for key, value in got.items() if value}
+
+
+@LAW
+@given(timeline=timelines())
+def test_lanes_and_time_outside_are_those_of_the_slice_walk(timeline: Timeline) -> None:
+    found, ops, outside = report(timeline), timeline.ops, 0
+    lanes: dict[tuple[int, int, str], dict[str, int]] = {}
+    for rank, device in sorted({(lane.rank, lane.device) for lane in timeline.lanes}):
+        rows: dict[str, list[Row]] = {}
+        for at in np.flatnonzero((ops.rank == rank) & (ops.device == device)).tolist():
+            row = Row(KINDS[OpClass(ops.op_class[at])], int(ops.start_ns[at]), int(ops.end_ns[at]), (None, None))
+            rows.setdefault(timeline.lanes[ops.lane[at]].label, []).append(row)
+        everything = [row for own in rows.values() for row in own]
+        used = [step for step in found.steps if step.used and (step.rank, step.device) == (rank, device)]
+        stretches = whole(everything) if found.window.kind == "whole" else [(step.start_ns, step.end_ns) for step in used]
+        outside += busy(everything, whole(everything)) - busy(everything, stretches)
+        for label, own in rows.items() if stretches else []:
+            lanes[rank, device, label] = {
+                f"{kind}_ns": account([row for row in own if row.kind == kind], stretches).parts[kind]
+                for kind in ("compute", "fused", "communication", "copy")
+            }
+
+    assert found.window.outside_ns == outside
+    for lane in found.lanes:
+        assert {name: getattr(lane, name) for name in next(iter(lanes.values()))} == lanes[lane.rank, lane.device, lane.lane]
+    assert len(found.lanes) == len(lanes)
 
 
 @LAW
