@@ -22,7 +22,7 @@ _SHOWN = 3
 def collect(timeline: Timeline, calls: Calls, times: CallTimes, met: Rendezvous) -> tuple[Note, ...]:
     """All notes about the meeting of ranks."""
     found = [
-        *_unmatched(calls, met),
+        *(_unmatched(calls, met) if len(timeline.ranks) > 1 else []),
         _missing(timeline, calls, times, met),
         *_moved(met),
         _apart(met),

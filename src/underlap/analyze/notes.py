@@ -37,9 +37,9 @@ def collect(
         _missing_steps(timeline, selection),
         _outside(busy, selection),
         *calls.notes,
-        *meeting,
         _unknown_collectives(calls, times),
         _unknown_bytes(calls, times),
+        *meeting,
         _outliers(timeline, calls, times, outlier),
         _coarse(timeline),
     ]

@@ -185,7 +185,7 @@ def _graph_launches(timeline: Timeline) -> dict[int, list[Mark]]:
         starts = np.sort(host.start_ns[rows]).tolist()
         last = timeline.ops.end_ns[timeline.ops.rank == rank]
         if len(starts) > 1 and len(last):
-            ends = [*starts[1:], max(int(last.max()), starts[-1]) + 1]
+            ends = [*starts[1:], max(int(last.max()), starts[-1])]
             spans = enumerate(zip(starts, ends, strict=True))
             marks[rank] = [(at, f"graph launch {at}", start, end) for at, (start, end) in spans]
     return marks
