@@ -167,10 +167,14 @@ def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
         text = f"{path.name}: {damage.skipped} events could not be read and are left out (first: {damage.first_skipped})"
         notes.append(Note(code="events_skipped", text=text))
     if damage.mended:
-        text = f"{path.name}: {damage.mended} events were not valid JSON (control characters, quotes, NaN) and were mended"
+        what = "control characters, quotes, NaN, fields of a wrong type"
+        text = f"{path.name}: {damage.mended} events were damaged ({what}) and were mended"
         notes.append(Note(code="events_mended", text=text))
     if damage.metadata:
         notes.append(Note(code="metadata_lost", text=f"{path.name}: {damage.metadata}"))
+    if damage.lists > 1:
+        text = f"{path.name}: {damage.lists} lists of events in the file; all of them were read"
+        notes.append(Note(code="several_lists", text=text))
     for what, count in rows.dropped.items():
         notes.append(Note(code="events_dropped", text=f"{path.name}: {count} events {what} are left out"))
     return notes

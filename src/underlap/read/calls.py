@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from underlap.read.collective import dtype_bytes, normalize, payload_bytes
-from underlap.read.json_events import Args
+from underlap.read.json_event import Args
 from underlap.read.numbers import integer
 from underlap.timeline import Group
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underlap.columns import Int64, Interner
-from underlap.read.json_events import Args
+from underlap.read.json_event import Args
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
 from underlap.timeline import Collectives, Group, Lane, Note, Operations
