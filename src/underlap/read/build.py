@@ -15,7 +15,9 @@ from underlap.read.identity import rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
+from underlap.read.numbers import integer
 from underlap.read.rows import Context, FileRows, Parts
+from underlap.read.sieve import drop_impossible
 from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Note, Operations, RankInfo, Thread, Timeline, in_time_order
 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
@@ -33,6 +35,12 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         rank, source = rank_from_name(path), "file name"
     if rank is None:
         rank, source = 0, "assumed"
+    notes = []
+    if world is not None and rank >= world:
+        text = f"{path.name}: rank {rank} of a world of {world} ranks does not exist; the size of the world is taken as unknown"
+        notes.append(Note(code="world_size", text=text))
+        world = None
+    drop_impossible(rows)
     on_cpu = len(rows.device["start"]) == 0
     nesting = _nesting(rows)
     context = Context(rows=rows, table=table, names=names, groups=groups, config=config, nesting=nesting, rank=rank)
@@ -74,7 +82,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
         collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),
         recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
-        notes=tuple(_notes(path, file, rows) + parts.notes),
+        notes=(*_notes(path, file, rows), *notes, *parts.notes),
     )
     timeline.validate()
     return timeline
@@ -154,7 +162,7 @@ def _device_model(metadata: dict[str, Any], parts: Parts, rank: int) -> str | No
     models = {
         str(entry.get("name"))
         for entry in (properties if isinstance(properties, list) else [])
-        if isinstance(entry, dict) and entry.get("id") in used and entry.get("name")
+        if isinstance(entry, dict) and integer(entry.get("id")) in used and entry.get("name")
     }
     return models.pop() if len(models) == 1 else None
 
@@ -175,6 +183,10 @@ def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
     if damage.lists > 1:
         text = f"{path.name}: {damage.lists} lists of events in the file; all of them were read"
         notes.append(Note(code="several_lists", text=text))
+    repeated = [f"{count} {kind} rows" for count, kind in zip(rows.repeated, ("device", "host"), strict=True) if count]
+    if repeated:
+        text = f"{path.name}: {' and '.join(repeated)} repeat another one exactly and are left out"
+        notes.append(Note(code="duplicates", text=text))
     for what, count in rows.dropped.items():
         notes.append(Note(code="events_dropped", text=f"{path.name}: {count} events {what} are left out"))
     return notes

@@ -9,6 +9,7 @@ Not modeled: threads that an operator starts by itself (OpenMP); they run inside
 from __future__ import annotations
 
 import re
+from collections import deque
 
 import numpy as np
 
@@ -101,9 +102,12 @@ def _compute(rows: FileRows, asked: Int64, loops: set[int]) -> Int64:
     outer = index[nesting.parents() < 0]
     outer = outer[np.lexsort((host["start"][outer], host["thread"][outer]))]
     pieces = [np.empty((0, 3), dtype=np.int64)]
-    for thread in np.unique(host["thread"][outer]).tolist():
-        own = outer[host["thread"][outer] == thread]
-        calls_here = asked[host["thread"][asked] == thread]
+    asked = asked[np.argsort(host["thread"][asked], kind="stable")]
+    threads, first = np.unique(host["thread"][outer], return_index=True)
+    low = np.searchsorted(host["thread"][asked], threads, side="left").tolist()
+    high = np.searchsorted(host["thread"][asked], threads, side="right").tolist()
+    for at, own in enumerate(np.split(outer, first[1:]) if len(outer) else []):
+        calls_here = asked[low[at] : high[at]]
         blocked = intervals.union(host["start"][calls_here], host["end"][calls_here])
         whole = np.column_stack((host["start"][own], host["end"][own]))
         cut = intervals.subtract(whole, blocked)
@@ -156,20 +160,27 @@ def _matched(rows: FileRows, spans: Int64, asked: Int64) -> Int64:
     and size. torch's gloo runs reduce-scatter as an all-reduce and says so in the span.
     """
     result = np.full(len(spans), NONE, dtype=np.int64)
-    kinds = {"reduce_scatter": {"all_reduce", "reduce_scatter"}}
-    free = {at: _described(rows, span) for at, span in enumerate(spans.tolist())}
+    starts = rows.host["start"]
+    kinds = {"reduce_scatter": ("all_reduce", "reduce_scatter")}
+    # Free spans in order of time, by kind and by size.
+    free: dict[str | None, dict[int | None, deque[int]]] = {}
+    for at, span in enumerate(spans.tolist()):
+        info = _described(rows, span)
+        free.setdefault(info.collective, {}).setdefault(info.in_elements, deque()).append(at)
     for call in asked.tolist():
         info = _described(rows, call)
         if info.collective is None:
             continue
-        fitting = kinds.get(info.collective, {info.collective})
-        # Calls come in order of their start, so a span that began earlier fits none of the following either.
-        while free and rows.host["start"][spans[next(iter(free))]] < rows.host["start"][call]:
-            del free[next(iter(free))]
-        for at, span in free.items():
-            sizes_fit = None in (span.in_elements, info.in_elements) or span.in_elements == info.in_elements
-            if span.collective in fitting and sizes_fit:
-                result[at] = call
-                del free[at]
-                break
+        queues = []
+        for kind in kinds.get(info.collective, (info.collective,)):
+            by_size = free.get(kind, {})
+            sizes = by_size if info.in_elements is None else (info.in_elements, None)
+            queues += [by_size[size] for size in sizes if size in by_size]
+        for queue in queues:
+            # Calls come in order of their start, so a span that began earlier fits none of the following either.
+            while queue and starts[spans[queue[0]]] < starts[call]:
+                queue.popleft()
+        first = min((queue for queue in queues if queue), key=lambda queue: queue[0], default=None)
+        if first is not None:
+            result[first.popleft()] = call
     return result

@@ -1,0 +1,63 @@
+"""The lanes of a file's device rows, from what the trace calls devices and streams."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from underlap.columns import Int32, Int64
+from underlap.read.numbers import integer
+from underlap.read.rows import FileRows
+from underlap.timeline import Lane
+
+_LAST_NUMBER = re.compile(r"([0-9]{1,9})\s*\Z")
+
+
+def lanes(rows: FileRows, launch: Int64, process_rank: dict[Any, int], rank: int) -> tuple[list[Lane], Int32]:
+    """The lanes, and the lane of each device row. A lane's rank is its launching process's where there are several."""
+    lane_rank = dict.fromkeys(range(len(rows.lanes)), rank)
+    if process_rank:
+        votes: dict[int, Counter[int]] = {}
+        for lane, row in zip(rows.device["lane"].tolist(), launch.tolist(), strict=True):
+            if row >= 0:
+                process = rows.threads[int(rows.host["thread"][row])][0]
+                votes.setdefault(lane, Counter())[process_rank[process]] += 1
+        by_device: dict[Any, Counter[int]] = {}
+        for lane, (process, number, _) in enumerate(rows.lanes):
+            by_device.setdefault((process, number), Counter()).update(votes.get(lane, Counter()))
+        for lane, (process, number, _) in enumerate(rows.lanes):
+            counted = by_device[(process, number)]
+            lane_rank[lane] = counted.most_common(1)[0][0] if counted else 0
+    numbers = _device_numbers([device for _, device, _ in rows.lanes])
+    unique: dict[Lane, int] = {}
+    place = []
+    for lane, (_, device, stream) in enumerate(rows.lanes):
+        entry = Lane(rank=lane_rank[lane], device=numbers[device], label=_label(stream))
+        place.append(unique.setdefault(entry, len(unique)))
+    return list(unique), np.array(place, dtype=np.int32)[rows.device["lane"]]
+
+
+def _device_numbers(written: list[Any]) -> dict[Any, int]:
+    """Device as written -> number: the one that it is or ends in ("mtia:1"); those without are numbered behind the others."""
+    numbers = {}
+    unnumbered = []
+    for device in dict.fromkeys(written):
+        number = integer(device)
+        found = _LAST_NUMBER.search(device) if isinstance(device, str) else None
+        if 0 <= number < 10**9:
+            numbers[device] = number
+        elif found is not None:
+            numbers[device] = int(found.group(1))
+        else:
+            unnumbered.append(device)
+    free = max(numbers.values(), default=-1) + 1
+    return numbers | {device: free + at for at, device in enumerate(sorted(unnumbered, key=str))}
+
+
+def _label(stream: Any) -> str:
+    if isinstance(stream, str) and stream[:2].lower() == "0x" and integer(stream) >= 0:
+        return str(integer(stream))
+    return str(stream)
