@@ -57,7 +57,8 @@ def read(
     """
     table = NameTable.default() if names is None else NameTable.default().with_file(Path(names))
     folder = _Folder()
-    files = list(dict.fromkeys(_files(map(Path, paths), folder)))
+    # A file is read once, however often and by whatever path it is named.
+    files = list({os.path.realpath(found[0]): found for found in _files(map(Path, paths), folder)}.values())
     wanted = None if ranks is None else set(ranks)
     if wanted is not None:
         # Files whose name tells another rank are not opened.
@@ -74,12 +75,19 @@ def read(
 def _files(paths: Iterable[Path], folder: _Folder) -> Iterator[tuple[Path, formats.Format, bool]]:
     """(file, format, whether it was found in a folder) of everything that the paths name."""
     for path in paths:
-        if path.is_dir():
+        if _is_folder(path):
             yield from _in_folder(path, folder)
-        elif not path.exists():
-            raise UnreadableError(f"{path}: no such file or folder; expected {formats.READABLE}, or a folder of them")
         else:
             yield path, formats.detect(path), False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError as error:
+        raise UnreadableError(f"{path}: no such file or folder; expected {formats.READABLE}, or a folder of them") from error
+    except (OSError, ValueError) as error:
+        raise UnreadableError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def _in_folder(path: Path, folder: _Folder) -> list[tuple[Path, formats.Format, bool]]:
