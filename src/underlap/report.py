@@ -61,6 +61,8 @@ class RankRow(Record, frozen=True, kw_only=True):
 
     rank: int
     device: int
+    source_file: str
+    """The file that it was read from."""
     start_ns: int
     end_ns: int
     span_ns: int

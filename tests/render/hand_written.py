@@ -37,6 +37,7 @@ def rank_row(rank, device=0):
     return RankRow(
         rank=rank,
         device=device,
+        source_file=f"rank{rank}_trace.json.gz",
         start_ns=0,
         end_ns=SPAN,
         span_ns=SPAN,
@@ -69,6 +70,7 @@ def family(axis="dp", collective="reduce_scatter", exposed_ms=27.2, **changes):
         payload_bytes=15_200_000_000,
         payload_known_share=1.0,
         communication_ns=8 * 30 * MS,
+        fused_ns=0,
         hidden_ns=8 * 3 * MS,
         under_fused_ns=0,
         exposed_ns=round(8 * exposed_ms * MS),

@@ -200,6 +200,9 @@ def _by_call_site(collective: str | None, site: str | None) -> Axis | None:
         return None
     if site.startswith("DistributedDataParallel") or (collective == "all_reduce" and "AccumulateGrad" in site):
         return Axis(dimensions=("dp",), source="inferred (issued by DistributedDataParallel)")
+    # The all-reduce of hybrid sharding is issued there too, but on another dimension.
+    if collective in ("all_gather", "reduce_scatter") and site.startswith(("FSDP::", "FullyShardedDataParallel")):
+        return Axis(dimensions=("fsdp",), source="inferred (issued by FSDP)")
     return None
 
 
@@ -241,7 +244,7 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         if ranks is not None and own.any():
             filled[own] = _add(groups, Group(name=None, description=None, size=len(ranks), ranks=ranks, note=reason))
             reasons[groups[int(filled[own][0])]] = reason
-    if (filled == NONE).all() and world is not None and _same_sequence(timeline, world):
+    if (filled == NONE).all() and not _several_sets(timeline) and world is not None and _same_sequence(timeline, world):
         reason = "all ranks of the world issue the same sequence of calls"
         everyone = Group(name=None, description=None, size=world, ranks=tuple(range(world)), note=reason)
         filled[:] = _add(groups, everyone)
@@ -251,6 +254,14 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         count = int((unknown & (filled != NONE)).sum())
         notes.append(Note(code="group_inferred", text=f"the trace names no group for {count} calls; inferred: {text}"))
     return table.replace(group=filled), tuple(groups), notes
+
+
+def _several_sets(timeline: Timeline) -> bool:
+    """Whether some rank's listed groups differ in their members, so that a call could be of one or the other."""
+    return any(
+        len({timeline.groups[at].ranks for at in info.groups if (timeline.groups[at].size or 0) > 1}) > 1
+        for info in timeline.ranks
+    )
 
 
 def _add(groups: list[Group], group: Group) -> int:

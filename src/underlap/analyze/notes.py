@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,8 @@ from underlap.report import UnmatchedRow
 from underlap.timeline import Note, OpClass, Timeline
 
 _NAMES_SHOWN = 3
+_OUTSIDE_SHARE = 0.01
+"""What lies outside the window is said from this share of the device's work on."""
 _NAME_LENGTH = 60
 
 
@@ -22,6 +26,7 @@ def collect(
     times: CallTimes,
     outlier: NDArray[np.bool_],
     unmatched: list[UnmatchedRow],
+    busy: Busy,
 ) -> list[Note]:
     """All notes of a report: what can make its figures wrong comes first."""
     found = [
@@ -29,6 +34,7 @@ def collect(
         *timeline.notes,
         _missing_ranks(timeline),
         _missing_steps(timeline, selection),
+        _outside(busy, selection),
         *calls.notes,
         _unknown_collectives(calls, times),
         _unknown_bytes(calls, times),
@@ -36,6 +42,23 @@ def collect(
         _coarse(timeline),
     ]
     return list(dict.fromkeys(note for note in found if note is not None))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """Device-busy time, summed over devices."""
+
+    total_ns: int
+    outside_ns: int
+    """Of it, outside the window."""
+
+
+def _outside(busy: Busy, selection: Selection) -> Note | None:
+    if selection.kind == "whole" or busy.outside_ns < _OUTSIDE_SHARE * busy.total_ns:
+        return None
+    share = busy.outside_ns / busy.total_ns
+    text = f"{busy.outside_ns / 1e6:.2f} ms of device work ({share:.0%}) lie outside the steps; --window whole counts them"
+    return Note(code="outside_window", text=text)
 
 
 def _no_communication(timeline: Timeline, unmatched: list[UnmatchedRow]) -> Note | None:
@@ -59,7 +82,7 @@ def _missing_ranks(timeline: Timeline) -> Note | None:
     if world is None or len(present) >= world:
         return None
     ranks = ranges(sorted(present))
-    text = f"rank{'s' if len(present) > 1 else ''} {ranks} of {world}: {world - len(present)} ranks are not in the input"
+    text = f"only {counted(len(present), 'rank')} of {world} in the input ({ranks})"
     return Note(code="missing_ranks", text=text)
 
 
@@ -76,7 +99,7 @@ def _unknown_collectives(calls: Calls, times: CallTimes) -> Note | None:
     if not unknown.any():
         return None
     length = times.duration[unknown].sum() / 1e6
-    text = f"{int(unknown.sum())} communication kernels ({length:.3f} ms) do not say which collective they are"
+    text = f"{counted(int(unknown.sum()), 'communication kernel')} ({length:.3f} ms): the trace does not say which collective"
     return Note(code="collective_unknown", text=text)
 
 
@@ -94,7 +117,7 @@ def _outliers(timeline: Timeline, calls: Calls, times: CallTimes, outlier: NDArr
     worst = int(np.flatnonzero(outlier)[times.duration[outlier].argmax()])
     name = timeline.name_of(int(calls.table.collective[worst])) or "collective"
     text = (
-        f"{int(outlier.sum())} calls last over {OUTLIER_FACTOR}x the median of their size; "
+        f"{counted(int(outlier.sum()), 'call')} took over {OUTLIER_FACTOR}x the median of equal size; "
         f"longest: {name} on rank {int(calls.table.rank[worst])}, {times.duration[worst] / 1e6:.3f} ms"
     )
     return Note(code="outliers", text=text)
@@ -119,6 +142,11 @@ def ranges(numbers: list[int]) -> str:
             parts.append(str(start) if start == previous else f"{start}-{previous}")
             start = previous = number
     return ", ".join(parts)
+
+
+def counted(number: int, noun: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _short(name: str) -> str:

@@ -57,10 +57,11 @@ def report(
     step_rows = _step_rows(found, sets, selection)
     outlier = calls.outliers(settled, family_of_call, times)
     unmatched = _unmatched(timeline, selection)
+    busy = _busy(selection, sets)
     return Report(
         origin_ns=str(timeline.origin_ns),
         provenance=_provenance(timeline),
-        window=_window(found, selection, sets),
+        window=_window(found, selection, busy),
         step_summary=_step_summary(step_rows),
         summary=_summary(rank_rows, unmatched),
         ranks=rank_rows,
@@ -71,7 +72,7 @@ def report(
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
-            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched)
+            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy)
         ],
     )
 
@@ -104,23 +105,24 @@ def _provenance(timeline: Timeline) -> Provenance:
     )
 
 
-def _window(
-    found: steps.Steps,
-    selection: steps.Selection,
-    sets: dict[tuple[int, int], accounting.DeviceSets],
-) -> Window:
-    labels = found.labels
-    outside = 0
+def _busy(selection: steps.Selection, sets: dict[tuple[int, int], accounting.DeviceSets]) -> notes.Busy:
+    total = outside = 0
     for key, own in sets.items():
         busy = intervals.merge(own.covering, own.communication, own.copy)
         stretches = selection.stretches.get(key, intervals.EMPTY)
+        total += intervals.length(busy)
         outside += intervals.length(busy) - int(intervals.covered(stretches[:, 0], stretches[:, 1], busy).sum())
+    return notes.Busy(total_ns=total, outside_ns=outside)
+
+
+def _window(found: steps.Steps, selection: steps.Selection, busy: notes.Busy) -> Window:
+    labels = found.labels
     return Window(
         kind=selection.kind,
         definition=selection.definition,
         steps_found=list(labels.values()),
         steps_used=[labels[number] for number in selection.numbers],
-        outside_ns=outside,
+        outside_ns=busy.outside_ns,
     )
 
 
@@ -138,6 +140,7 @@ def _rank_row(
     return RankRow(
         rank=key[0],
         device=key[1],
+        source_file=next(info.source for info in timeline.ranks if info.rank == key[0]),
         start_ns=int(stretches[0, 0]),
         end_ns=int(stretches[-1, 1]),
         span_ns=int((stretches[:, 1] - stretches[:, 0]).sum()),

@@ -129,9 +129,15 @@ def select(timeline: Timeline, steps: Steps, window: str | None, numbers: Sequen
 
 
 def _whole(timeline: Timeline, definition: str) -> Selection:
+    ops = timeline.ops
     stretches = {}
     for rank, device in devices(timeline):
-        own = (timeline.ops.rank == rank) & (timeline.ops.device == device)
+        own = (ops.rank == rank) & (ops.device == device)
+        launched = ops.launch_ns != UNKNOWN_NS
+        # A copy that was submitted before the recording began (its launch is missing, others are there) is a remnant of
+        # earlier work: it neither opens nor closes the window. Kernels always do.
+        opening = own & (launched | (ops.op_class != OpClass.COPY))
+        own = opening if (own & launched).any() and opening.any() else own
         start, end = int(timeline.ops.start_ns[own].min()), int(timeline.ops.end_ns[own].max())
         stretches[rank, device] = np.array([[start, end]], dtype=np.int64)
     return Selection(

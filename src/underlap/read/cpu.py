@@ -134,7 +134,7 @@ def _calls(context: Context, spans: Int64, asked: Int64) -> list[dict[str, int]]
             info = _described(rows, call).filled_by(info)
             site = call
             above = int(parent[call])
-            while above >= 0 and _NO_COMPUTE.match(rows.host_names[host["name"][above]]):
+            while above >= 0 and calls.CALL_NAME.match(rows.host_names[host["name"][above]]):
                 site, above = above, int(parent[above])
             site = above if above >= 0 else site
         found.append(

@@ -26,15 +26,15 @@ class Format:
 
 
 def _read_kineto(path: Path, table: NameTable, report_bytes: Callable[[int], None] | None) -> Timeline:
-    from underlap.read import kineto
+    from underlap.read.kineto import read
 
-    return kineto.read(path, table, report_bytes)
+    return read(path, table, report_bytes)
 
 
 def _read_nsight(path: Path, table: NameTable, report_bytes: Callable[[int], None] | None) -> Timeline:
-    from underlap.read import nsight
+    from underlap.read.nsight import read
 
-    timeline = nsight.read(path, table)
+    timeline = read(path, table)
     if report_bytes is not None:
         report_bytes(path.stat().st_size)
     return timeline

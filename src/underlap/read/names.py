@@ -8,6 +8,7 @@ Does not model what only the arguments say: `ncclDevKernel_Generic` has no colle
 send/recv, a CUTLASS kernel that communicates in its epilogue (flux) looks like any other CUTLASS kernel.
 """
 
+# long because: it is one table of data, a record per kernel family.
 from __future__ import annotations
 
 import dataclasses
