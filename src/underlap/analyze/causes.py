@@ -184,9 +184,7 @@ class _Device:
         running = self._running(start, end)
         last = max(running, key=lambda row: self._ops.end_ns[row], default=NONE)
         call = int(self._ops.collective[last]) if last >= 0 else NONE
-        return Slice(
-            start_ns=start, end_ns=end, cause=cause, inherited=inherited, call=call, evidence=evidence, grade=grade
-        )
+        return Slice(start_ns=start, end_ns=end, cause=cause, inherited=inherited, call=call, evidence=evidence, grade=grade)
 
     def explain(self, start: int, end: int) -> list[Slice]:
         """The causes of exposed transfer in [start, end), in which no compute runs."""

@@ -122,7 +122,9 @@ def _host_rows(rows: FileRows, parts: Parts, rank: int, names: Interner) -> tupl
     blocking = [number for number, name in enumerate(rows.host_names) if _SYNC_NAME.match(name)]
     kind[runtime & np.isin(host["name"], blocking)] = HostKind.SYNC
     name_ids = np.array([names(name) for name in rows.host_names], dtype=np.int32)
-    thread_rank = np.array([parts.process_rank.get(process, rank) for process, _ in rows.threads], dtype=np.int32)
+    ranks = parts.process_rank
+    other = min(ranks.values(), default=rank)
+    thread_rank = np.array([ranks.get(process, other) for process, _ in rows.threads], dtype=np.int32)
     threads = tuple(
         Thread(rank=int(number), process=str(process), label=rows.thread_names.get((process, thread), str(thread)))
         for number, (process, thread) in zip(thread_rank, rows.threads, strict=True)
@@ -136,7 +138,12 @@ def _host_rows(rows: FileRows, parts: Parts, rank: int, names: Interner) -> tupl
         name=name_ids[host["name"]] if len(host["name"]) else [],
         source_row=host["row"],
     )
-    return table, threads
+    if not ranks or not len(table):
+        return table, threads
+    owned = np.array([process in ranks for process, _ in rows.threads])[table.thread]
+    if not owned.all():
+        rows.dropped["of processes without a device"] = int((~owned).sum())
+    return table.take(owned), threads
 
 
 def _relative(ops: Operations, origin: int) -> Operations:

@@ -64,6 +64,10 @@ def parts(context: Context) -> Parts:
             text="no device rows: communication is the gloo spans, compute the operators on the host outside c10d calls",
         )
     ]
+    processes = {rows.threads[thread][0] for thread in np.unique(operations.thread).tolist()}
+    if len(processes) > 1:
+        text = f"{len(processes)} processes in one file without device rows are taken as one rank"
+        notes.append(Note(code="processes_merged", text=text))
     return Parts(
         ops=operations,
         collectives=device.collective_table(_calls(context, spans, asked)),

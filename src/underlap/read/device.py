@@ -29,8 +29,9 @@ def parts(context: Context) -> Parts:
     inner, parent = _call_sites(context, launch)
     chains = _Chains(context, parent)
     op_class = _classes(context, inner, chains, notes)
-    collectives, owner = _collectives(context, op_class, inner, chains, process_rank, launch)
     lanes, lane = lanes_of(rows, launch, process_rank, context.rank)
+    rank = np.array([entry.rank for entry in lanes], dtype=np.int32)[lane]
+    collectives, owner = _collectives(context, op_class, inner, chains, rank)
     device = rows.device
     host = rows.host
     name_ids = np.array([context.names(name) for name in rows.device_names], dtype=np.int32)
@@ -46,7 +47,7 @@ def parts(context: Context) -> Parts:
         start_ns=device["start"],
         end_ns=device["end"],
         launch_ns=np.where(known, host["start"][launch] if len(host["start"]) else 0, UNKNOWN_NS),
-        rank=np.array([entry.rank for entry in lanes], dtype=np.int32)[lane],
+        rank=rank,
         device=np.array([entry.device for entry in lanes], dtype=np.int32)[lane],
         lane=lane,
         thread=np.where(known, host["thread"][launch] if len(host["start"]) else 0, NONE),
@@ -183,8 +184,7 @@ def _collectives(
     op_class: NDArray[np.int8],
     inner: Int64,
     chains: _Chains,
-    process_rank: dict[Any, int],
-    launch: Int64,
+    rank: Int32,
 ) -> tuple[Collectives, Int32]:
     """One row per call, and for each device row the call that it belongs to (-1 for none)."""
     rows, device = context.rows, context.rows.device
@@ -205,11 +205,10 @@ def _collectives(
         key = (call, info.collective, info.sequence) if call >= 0 else (NONE, at)
         if key not in calls:
             calls[key] = len(found)
-            process = rows.threads[int(rows.host["thread"][launch[at]])][0] if launch[at] >= 0 else None
             library = recognition.library or "copy_engine"
             found.append(
                 {
-                    "rank": process_rank.get(process, context.rank),
+                    "rank": int(rank[at]),
                     "library": context.names(library),
                     "call_site": _site_name(context, rows, row, call, site),
                     "issue_ns": int(rows.host["start"][call]) if call >= 0 else UNKNOWN_NS,

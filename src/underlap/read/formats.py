@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from underlap.errors import NotATraceError, UnreadableError
+from underlap.errors import InputError, NotATraceError, UnreadableError
 from underlap.read.names import NameTable
 from underlap.timeline import Timeline
 
@@ -71,10 +71,10 @@ def detect(path: Path) -> Format:
         raise UnreadableError(f"{path}: the file is empty; expected {READABLE}")
     if head.startswith(b"SQLite format 3\x00"):
         return NSIGHT
-    for magic, kind, advice in _FOREIGN:
-        if head.startswith(magic):
-            raise NotATraceError(f"{path}: this file is {kind}, not a trace that underlap reads; {advice}")
     text = _inflated(path, head) if head.startswith(b"\x1f\x8b") else head
+    for magic, kind, advice in _FOREIGN:
+        if text.startswith(magic):
+            raise NotATraceError(f"{path}: this file is {kind}, not a trace that underlap reads; {advice}")
     if text.startswith(b"SQLite format 3\x00"):
         raise NotATraceError(f"{path}: a gzip-compressed SQLite file; decompress it first: gunzip {path}")
     if text.startswith((b"\xff\xfe", b"\xfe\xff", b"{\x00", b"[\x00", b"\x00{", b"\x00[")):
@@ -82,6 +82,18 @@ def detect(path: Path) -> Format:
     if text.lstrip(b"\xef\xbb\xbf" + _SPACE)[:1] in (b"{", b"[", b""):
         return KINETO
     raise NotATraceError(f"{path}: not a trace that underlap knows (starts with {text[:16]!r}); expected {READABLE}")
+
+
+def holds_events(path: Path) -> bool:
+    """Whether a file that `detect` let pass is a trace at all. Looks at its start only."""
+    from underlap.read.json_events import EventFile
+
+    if _head(path).startswith(b"SQLite"):
+        return True
+    try:
+        return next(EventFile(path).batches(), None) is not None
+    except InputError:
+        return False
 
 
 def _head(path: Path) -> bytes:
