@@ -171,7 +171,7 @@ class RankInfo:
     on_cpu: bool
     """True where the rank has no device rows: its operations are operators and gloo spans on the host."""
     clock: int
-    """Ranks with the same number share one clock."""
+    """Ranks with the same number share one clock. A reader gives 0, or a number that stands for the host it is told."""
     resolution_ns: int
     """1000 where the trace has whole microseconds only."""
     device_model: str | None = None

@@ -105,7 +105,7 @@ def family_amounts(ops: Operations, family: np.ndarray, sets: DeviceSets, stretc
 
 def exposed_shares(unions: dict[int, Int64], sets: DeviceSets, stretches: Int64) -> dict[int, int]:
     """Each exposed slice split equally among the families running in it; a remainder of nanoseconds goes to the family
-    whose running interval started first. The shares add up to the exposed time of the stretches."""
+    whose running interval started first (of equals, the lowest number). They add up to the exposed time of the stretches."""
     order = list(unions)
     shares = dict.fromkeys(order, 0)
     exposed = intervals.intersect(sets.exposed, stretches) if len(stretches) else intervals.EMPTY

@@ -25,7 +25,7 @@ class CallTimes:
     """Per call of `Timeline.collectives`. All of shape (number of calls,)."""
 
     first_op: Int64
-    """Row of its first operation; -1 for a call without one."""
+    """Row of the operation that starts first; -1 for a call without one."""
     start: Int64
     end: Int64
     duration: Int64
@@ -52,7 +52,8 @@ def call_times(timeline: Timeline, sets: dict[tuple[int, int], DeviceSets], coun
     np.minimum.at(start, owner, ops.start_ns[rows])
     np.maximum.at(end, owner, ops.end_ns[rows])
     first = np.full(size, NONE, dtype=np.int64)
-    first[owner[::-1]] = rows[::-1]
+    latest_first = np.lexsort((ops.source_row[rows], ops.start_ns[rows]))[::-1]
+    first[owner[latest_first]] = rows[latest_first]
     inside = np.zeros(size, dtype=bool)
     inside[first >= 0] = counted[first[first >= 0]]
 

@@ -175,7 +175,8 @@ class _Device:
         high = int(np.searchsorted(self._talk_start, end, side="left"))
         low = int(np.searchsorted(self._talk_reach, start, side="right"))
         rows = self._talk[low:high]
-        return rows[self._ops.end_ns[rows] > start].tolist()
+        found: list[int] = rows[self._ops.end_ns[rows] > start].tolist()
+        return found
 
     def slice(
         self, start: int, end: int, cause: str, *, evidence: int = NONE, grade: str | None = None, inherited: str | None = None

@@ -21,7 +21,7 @@ _ONE_SIDED = ("send", "recv", "send_recv", "dispatch", "combine")
 
 
 def number_families(timeline: Timeline, calls: Calls) -> tuple[list[FamilyKey], Int32]:
-    """The distinct (axis, collective) pairs, and the family of each call."""
+    """The distinct (axis, collective) pairs in order of name, and the family of each call."""
     keys: dict[FamilyKey, int] = {}
     pairs: dict[tuple[int, int], int] = {}
     of_call = np.empty(len(calls.table), dtype=np.int32)
@@ -30,7 +30,10 @@ def number_families(timeline: Timeline, calls: Calls) -> tuple[list[FamilyKey], 
             key = (calls.axis[pair[0]].name, timeline.name_of(pair[1]))
             pairs[pair] = keys.setdefault(key, len(keys))
         of_call[at] = pairs[pair]
-    return list(keys), of_call
+    # By name, so that a tie between families is not decided by the order of calls or ranks. No name comes last.
+    order = sorted(keys, key=lambda key: [(name is None, name or "") for name in key])
+    place = {keys[key]: at for at, key in enumerate(order)}
+    return order, np.array([place[number] for number in of_call.tolist()], dtype=np.int32)
 
 
 def family_rows(
@@ -90,12 +93,13 @@ def family_rows(
 
 
 def _axis_evidence(calls: Calls, own: NDArray[np.int64]) -> Axis:
-    """The evidence that most calls of the family rest on, with every candidate that any call has."""
+    """The evidence that most calls of the family rest on (of equals, the first by name), with every candidate of any call."""
     counted = Counter(calls.axis_of[own].tolist())
     if not counted:
         return Axis()
-    most = calls.axis[counted.most_common(1)[0][0]]
-    candidates = dict.fromkeys(name for at in counted for name in calls.axis[at].candidates)
+    found = sorted((-count, calls.axis[at].source or "", calls.axis[at].candidates, at) for at, count in counted.items())
+    most = calls.axis[found[0][-1]]
+    candidates = dict.fromkeys(name for _, _, names, _ in found for name in names)
     return Axis(dimensions=most.dimensions, source=most.source, candidates=tuple(candidates))
 
 

@@ -35,6 +35,8 @@ _MEGATRON = (
     (re.compile(r"PIPELINE_MODEL_PARALLEL|(?:POSITION_)?EMBEDDING"), ("pp",)),
     (re.compile(r"TENSOR_MODEL_PARALLEL"), ("tp",)),
 )
+_MEET = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "send_recv")
+"""No rank can leave these before the last one has come."""
 # A candidate axis by collective, when only the ranks of a group are known.
 _POSSIBLE = {
     "send": ("pp", "cp"),
@@ -225,7 +227,10 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
     """Fill in the ranks of calls whose group the trace does not name, where only one set of ranks is possible.
 
     Three cases: the rank's listed groups with more than one member all have the same members; the world has two ranks;
-    or all ranks of the world are there and issue the same sequence of calls.
+    or all ranks of the world are there, issue the same sequence of calls, each at the same time where they share a clock, and
+    list no groups. Where a rank lists groups with different members, the same sequence says nothing: every rank of a
+    tensor-parallel mesh runs the same program. An input on one clock that does not say how many ranks there are (Nsight
+    Systems) is taken to be whole.
     """
     table, groups = timeline.collectives, list(timeline.groups)
     notes: list[Note] = []
@@ -234,9 +239,11 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         return table, timeline.groups, notes
     filled = table.group.copy()
     reasons: dict[Group, str] = {}
+    any_listed = False
     for info in timeline.ranks:
         own = unknown & (table.rank == info.rank)
         sets = {group.ranks for group in (timeline.groups[at] for at in info.groups) if (group.size or 0) > 1}
+        any_listed = any_listed or bool(sets)
         ranks = next(iter(sets)) if len(sets) == 1 else None
         reason = "the only set of ranks among the listed groups"
         if ranks is None and not sets and world == 2:
@@ -244,9 +251,14 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         if ranks is not None and own.any():
             filled[own] = _add(groups, Group(name=None, description=None, size=len(ranks), ranks=ranks, note=reason))
             reasons[groups[int(filled[own][0])]] = reason
-    if (filled == NONE).all() and not _several_sets(timeline) and world is not None and _same_sequence(timeline, world):
+    one_clock = len({info.clock for info in timeline.ranks}) == 1
+    stated = {info.world_size for info in timeline.ranks} != {None}
+    count = world if stated or not one_clock else len(timeline.ranks)
+    if not any_listed and (filled == NONE).all() and count is not None and _same_sequence(timeline, count):
         reason = "all ranks of the world issue the same sequence of calls"
-        everyone = Group(name=None, description=None, size=world, ranks=tuple(range(world)), note=reason)
+        if not stated:
+            reason = "all ranks of the input issue the same sequence of calls at the same times; taken to be the whole job"
+        everyone = Group(name=None, description=None, size=count, ranks=tuple(range(count)), note=reason)
         filled[:] = _add(groups, everyone)
         reasons[everyone] = reason
     if reasons:
@@ -256,14 +268,6 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
     return table.replace(group=filled), tuple(groups), notes
 
 
-def _several_sets(timeline: Timeline) -> bool:
-    """Whether some rank's listed groups differ in their members, so that a call could be of one or the other."""
-    return any(
-        len({timeline.groups[at].ranks for at in info.groups if (timeline.groups[at].size or 0) > 1}) > 1
-        for info in timeline.ranks
-    )
-
-
 def _add(groups: list[Group], group: Group) -> int:
     if group not in groups:
         groups.append(group)
@@ -271,21 +275,32 @@ def _add(groups: list[Group], group: Group) -> int:
 
 
 def _same_sequence(timeline: Timeline, world: int) -> bool:
-    """Whether ranks 0 .. world-1 are all there and issue the same collectives of the same size in the same order."""
+    """Whether ranks 0 .. world-1 are all there and issue the same collectives of the same size in the same order.
+
+    Where they share a clock the calls must also overlap in time, one by one: then they met.
+    """
     table, ops = timeline.collectives, timeline.ops
     if sorted(info.rank for info in timeline.ranks) != list(range(world)) or world < 2:
         return False
-    first = np.full(len(table), np.iinfo(np.int64).max)
+    first, last = np.full(len(table), np.iinfo(np.int64).max), np.full(len(table), np.iinfo(np.int64).min)
     owned = ops.collective >= 0
     np.minimum.at(first, ops.collective[owned], ops.start_ns[owned])
+    np.maximum.at(last, ops.collective[owned], ops.end_ns[owned])
     symmetric = {at for at, name in enumerate(timeline.names) if name in ("all_reduce", "all_gather", "reduce_scatter")}
-    sequences = set()
+    sequences, orders = set(), []
     for rank in range(world):
         own = np.flatnonzero(table.rank == rank)
         own = own[np.argsort(first[own], kind="stable")]
+        orders.append(own)
         size = np.where(np.isin(table.collective[own], list(symmetric)), table.payload_bytes[own], 0)
         sequences.add(tuple(zip(table.collective[own].tolist(), size.tolist(), strict=True)))
-    return len(sequences) == 1 and all(collective >= 0 for collective, _ in next(iter(sequences)))
+    if len(sequences) != 1 or any(collective < 0 for collective, _ in next(iter(sequences))):
+        return False
+    if len({info.clock for info in timeline.ranks}) > 1:
+        return True
+    calls = np.stack(orders)
+    meeting = np.isin(table.collective[calls[0]], [at for at, name in enumerate(timeline.names) if name in _MEET])
+    return bool((first[calls].max(axis=0) <= last[calls].min(axis=0))[meeting].all())
 
 
 def match_key(calls: Calls) -> list[tuple[int, int, int, int] | None]:

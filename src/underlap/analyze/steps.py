@@ -16,7 +16,7 @@ from underlap.columns import NONE, Int32, Int64
 from underlap.errors import OptionError
 from underlap.timeline import UNKNOWN_NS, HostKind, OpClass, Timeline
 
-_TRAINING = re.compile(r"(?:ProfilerStep#|(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=-]*)(\d+)$", re.IGNORECASE)
+_TRAINING = re.compile(r"(?:ProfilerStep#|(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:=-]*)(\d{1,18})$", re.IGNORECASE)
 _SERVING = re.compile(r"execute_")
 Mark = tuple[int, str, int, int]
 """(number, label, start, end)"""
@@ -155,14 +155,24 @@ def _annotations(timeline: Timeline, pattern: re.Pattern[str]) -> dict[int, list
     wanted = [at for at, name in enumerate(timeline.names) if pattern.match(name)]
     rows = np.flatnonzero((host.kind == HostKind.ANNOTATION) & np.isin(host.name, wanted))
     marks: dict[int, list[Mark]] = {}
-    for row in rows[np.argsort(host.start_ns[rows], kind="stable")].tolist():
+    for row in rows[np.lexsort((host.source_row[rows], host.start_ns[rows]))].tolist():
         label = timeline.names[host.name[row]]
         own = marks.setdefault(int(host.rank[row]), [])
         found = pattern.match(label)
         number = int(found.group(1)) if found is not None and pattern.groups else len(own)
         if number < np.iinfo(np.int32).max and all(number != other for other, *_ in own):
             own.append((number, label, int(host.start_ns[row]), int(host.end_ns[row])))
-    return marks
+    return {rank: _cut_at_the_next(own) for rank, own in marks.items() if own}
+
+
+def _cut_at_the_next(marks: list[Mark]) -> list[Mark]:
+    """Steps do not overlap: where annotations nest or overlap, the one that began last counts."""
+    starts = [start for _, _, start, _ in marks[1:]]
+    last = [end for *_, end in marks[-1:]]
+    return [
+        (number, label, start, min(end, following))
+        for (number, label, start, end), following in zip(marks, starts + last, strict=True)
+    ]
 
 
 def _graph_launches(timeline: Timeline) -> dict[int, list[Mark]]:
@@ -173,8 +183,8 @@ def _graph_launches(timeline: Timeline) -> dict[int, list[Mark]]:
     for rank in np.unique(host.rank).tolist():
         rows = np.flatnonzero((host.rank == rank) & (host.kind == HostKind.LAUNCH) & np.isin(host.name, wanted))
         starts = np.sort(host.start_ns[rows]).tolist()
-        ends = [*starts[1:], int(timeline.ops.end_ns.max()) + 1] if starts else []
-        if len(starts) > 1:
+        if len(starts) > 1 and len(timeline.ops):
+            ends = [*starts[1:], int(timeline.ops.end_ns.max()) + 1]
             spans = enumerate(zip(starts, ends, strict=True))
             marks[rank] = [(at, f"graph launch {at}", start, end) for at, (start, end) in spans]
     return marks
@@ -193,6 +203,7 @@ def _on_device(timeline: Timeline, own: Int64, marks: list[Mark], rank: int, dev
         return [
             Step(label=label, number=number, rank=rank, device=device, start_ns=start, end_ns=end)
             for number, label, start, end in marks
+            if end > start
         ]
     at = np.where(launched, _mark_at(launch, begins, ends), NONE)
     kernels = launched & (ops.op_class[own] != OpClass.COPY)
@@ -206,7 +217,8 @@ def _on_device(timeline: Timeline, own: Int64, marks: list[Mark], rank: int, dev
         start = borders[mark]
         following = [border for border in borders[mark + 1 :] if border is not None]
         # A mark that does not directly follow (a gap of host time) still ends where the next step's kernels begin.
-        end = following[0] if following else close
+        # Kernels of a later step that run first, on a lane with nothing queued, begin the later step.
+        end = min(following) if following else close
         if start is not None and end is not None and end > start:
             steps.append(Step(label=label, number=number, rank=rank, device=device, start_ns=start, end_ns=end))
             of_op[own[at == mark]] = number

@@ -100,8 +100,7 @@ def _is_folder(path: Path) -> bool:
 def _in_folder(path: Path, folder: _Folder) -> list[tuple[Path, formats.Format, bool]]:
     files, folders = _children(path, folder)
     found = _traces_among(files, folder)
-    below = {child: _traces_among(_children(child, _Folder())[0], _Folder()) for child in folders}
-    holding = {child: traces for child, traces in below.items() if traces}
+    holding = {child: traces for child in folders if (traces := _directly_in(child))}
     if holding and not any(formats.holds_events(file) for file, _, _ in found):
         # The traces are below; what lies beside them is JSON of another kind.
         folder.strays += [f"{file.name}: no trace" for file, _, _ in found]
@@ -118,6 +117,13 @@ def _in_folder(path: Path, folder: _Folder) -> list[tuple[Path, formats.Format, 
         )
     first = f" ({folder.strays[0]})" if folder.strays else ""
     raise NotATraceError(f"{path}: no trace in this folder{first}; expected {formats.READABLE}")
+
+
+def _directly_in(path: Path) -> list[tuple[Path, formats.Format, bool]]:
+    try:
+        return _traces_among(_children(path, _Folder())[0], _Folder())
+    except UnreadableError:
+        return []
 
 
 def _some(paths: Iterable[Path]) -> str:
@@ -320,10 +326,15 @@ def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note
 
 
 def _own_clocks(timelines: list[Timeline]) -> list[Timeline]:
-    """Files of different hosts have different clocks, and nothing here says which hosts are the same: one clock per file."""
+    """Clocks numbered from 0: files that name the same host share one; a file that names none has its own."""
+    numbers: dict[tuple[str, int], int] = {}
+
+    def number(at: int, host: int) -> int:
+        return numbers.setdefault(("host", host) if host else ("file", at), len(numbers))
+
     return [
-        with_ranks(timeline, [dataclasses.replace(info, clock=number) for info in timeline.ranks])
-        for number, timeline in enumerate(timelines)
+        with_ranks(timeline, [dataclasses.replace(info, clock=number(at, info.clock)) for info in timeline.ranks])
+        for at, timeline in enumerate(timelines)
     ]
 
 

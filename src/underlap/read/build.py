@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from underlap.read.sieve import drop_impossible
 from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Note, Operations, RankInfo, Thread, Timeline, in_time_order
 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
+_NO_HOST = ("", "localhost", "localhost.localdomain", "unknown", "(none)")
+"""Names that many hosts have."""
 _SYNC_PREFIX = ("gloo:", "mpi:", "ucc:")
 
 
@@ -63,7 +66,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
             world_size=world,
             source=path.name,
             on_cpu=on_cpu,
-            clock=0,
+            clock=_host_clock(file.metadata),
             resolution_ns=_resolution(ops),
             device_model=_device_model(file.metadata, parts, number),
             groups=listed,
@@ -161,6 +164,14 @@ def _relative_times(times: Int64, origin: int) -> Int64:
 def _resolution(ops: Operations) -> int:
     whole = (ops.start_ns % 1000 == 0).all() and (ops.end_ns % 1000 == 0).all()
     return 1000 if len(ops) and whole else 1
+
+
+def _host_clock(metadata: dict[str, Any]) -> int:
+    """A number for the host's clock, equal for files of one host; 0 where the trace does not name it. No name goes further."""
+    host = metadata.get("host_name")
+    if not isinstance(host, str) or host.lower() in _NO_HOST:
+        return 0
+    return zlib.crc32(host.encode(errors="replace")) or 1
 
 
 def _device_model(metadata: dict[str, Any], parts: Parts, rank: int) -> str | None:

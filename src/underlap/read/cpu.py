@@ -1,15 +1,16 @@
 """CPU-only ranks (gloo): communication is the `gloo:*` span, compute is what the operators of other threads do.
 
-Compute is the time inside an operator of any library (aten::mm, ...) and not inside a c10d operator, on threads that are no
-gloo run loop. A c10d operator that blocks is waiting, so it is cut out of the operator around it. Operators are taken
-whole: the time that aten::linear spends in aten::addmm, and between its parts, is compute once.
+Compute is the time inside an operator of any library (aten::mm, ...) and not inside a c10d or _c10d_functional operator, on
+threads that are no gloo run loop. An operator of these that blocks (c10d::send, _c10d_functional::wait_tensor) is waiting, so
+it is cut out of the operator around it: with tensor parallelism aten::linear waits for its collectives inside. Operators are
+taken whole: the time that aten::linear spends in aten::addmm, and between its parts, is compute once.
 Not modeled: threads that an operator starts by itself (OpenMP); they run inside its time.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from underlap import intervals
 from underlap.columns import NONE, Int64
 from underlap.read import calls, device
 from underlap.read.calls import CallInfo
+from underlap.read.lanes import in_order
 from underlap.read.nesting import Nesting
 from underlap.read.rows import Context, FileRows, Parts
 from underlap.timeline import UNKNOWN_NS, HostKind, Lane, Note, OpClass, Operations
@@ -25,6 +27,7 @@ SPAN = re.compile(r"(gloo|mpi|ucc):")
 # Wrappers of the autograd engine and calls of collectives compute nothing themselves.
 _NO_COMPUTE = re.compile(r"c10d::|_?c10d_functional|record_param_comms|autograd::|torch::autograd::")
 _CALL = re.compile(r"c10d::")
+_BLOCKING = re.compile(r"c10d::|_?c10d_functional")
 
 
 def parts(context: Context) -> Parts:
@@ -33,21 +36,22 @@ def parts(context: Context) -> Parts:
     spans = _rows_named(rows, SPAN)
     asked = _rows_named(rows, _CALL)
     loops = _run_loops(rows, spans, asked)
-    compute = _compute(rows, asked, loops)
+    compute = _compute(rows, _rows_named(rows, _BLOCKING), loops)
     start = np.concatenate([host["start"][spans], compute[:, 0]])
     end = np.concatenate([host["end"][spans], compute[:, 1]])
     row = np.concatenate([spans, compute[:, 2]])
     count = len(row)
     owner = np.concatenate([np.arange(len(spans)), np.full(len(compute), NONE)])
     names = np.array([context.names(name) for name in rows.host_names], dtype=np.int32)
-    lanes = [Lane(rank=context.rank, device=0, label=_label(rows, thread)) for thread in range(len(rows.threads))]
+    threads = [Lane(rank=context.rank, device=0, label=label) for label in _labels(rows)]
+    lanes, lane = in_order(threads, host["thread"][row])
     operations = Operations.from_columns(
         start_ns=start,
         end_ns=end,
         launch_ns=np.full(count, UNKNOWN_NS),
         rank=np.full(count, context.rank),
         device=np.zeros(count),
-        lane=host["thread"][row],
+        lane=lane,
         thread=host["thread"][row],
         op_class=np.concatenate([np.full(len(spans), OpClass.COMMUNICATION), np.full(len(compute), OpClass.COMPUTE)]),
         name=names[host["name"][row]],
@@ -78,9 +82,14 @@ def parts(context: Context) -> Parts:
     )
 
 
-def _label(rows: FileRows, thread: int) -> str:
-    process, number = rows.threads[thread]
-    return rows.thread_names.get((process, number), str(number))
+def _labels(rows: FileRows) -> list[str]:
+    """The name of each thread, with its number where two threads share a name."""
+    named = [rows.thread_names.get(key, str(key[1])) for key in rows.threads]
+    counted = Counter(named)
+    return [
+        name if counted[name] == 1 else f"{name} {process}/{number}"
+        for name, (process, number) in zip(named, rows.threads, strict=True)
+    ]
 
 
 def _rows_named(rows: FileRows, pattern: re.Pattern[str]) -> Int64:
@@ -96,8 +105,8 @@ def _run_loops(rows: FileRows, spans: Int64, asked: Int64) -> set[int]:
     return named | (set(thread[spans].tolist()) - set(thread[asked].tolist()))
 
 
-def _compute(rows: FileRows, asked: Int64, loops: set[int]) -> Int64:
-    """(start, end, host row) of the outermost computing operators, without the c10d calls inside them. Shape (n, 3)."""
+def _compute(rows: FileRows, blocking: Int64, loops: set[int]) -> Int64:
+    """(start, end, host row) of the outermost computing operators, without the blocking calls inside them. Shape (n, 3)."""
     host = rows.host
     computing = [number for number, name in enumerate(rows.host_names) if "::" in name and not _NO_COMPUTE.match(name)]
     mask = (host["kind"] == HostKind.OPERATOR) & np.isin(host["name"], computing)
@@ -106,12 +115,12 @@ def _compute(rows: FileRows, asked: Int64, loops: set[int]) -> Int64:
     outer = index[nesting.parents() < 0]
     outer = outer[np.lexsort((host["start"][outer], host["thread"][outer]))]
     pieces = [np.empty((0, 3), dtype=np.int64)]
-    asked = asked[np.argsort(host["thread"][asked], kind="stable")]
+    blocking = blocking[np.argsort(host["thread"][blocking], kind="stable")]
     threads, first = np.unique(host["thread"][outer], return_index=True)
-    low = np.searchsorted(host["thread"][asked], threads, side="left").tolist()
-    high = np.searchsorted(host["thread"][asked], threads, side="right").tolist()
+    low = np.searchsorted(host["thread"][blocking], threads, side="left").tolist()
+    high = np.searchsorted(host["thread"][blocking], threads, side="right").tolist()
     for at, own in enumerate(np.split(outer, first[1:]) if len(outer) else []):
-        calls_here = asked[low[at] : high[at]]
+        calls_here = blocking[low[at] : high[at]]
         blocked = intervals.union(host["start"][calls_here], host["end"][calls_here])
         whole = np.column_stack((host["start"][own], host["end"][own]))
         cut = intervals.subtract(whole, blocked)

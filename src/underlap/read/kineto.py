@@ -243,7 +243,9 @@ class _Collector:
 
     def _metadata(self, event: Event) -> None:
         if event.name == "thread_name" and event.args is not None and isinstance(event.args.name, str):
-            self._thread_names[(event.pid, event.tid)] = event.args.name
+            # Of two names the first by the alphabet, so that the order of the file does not matter.
+            key = (event.pid, event.tid)
+            self._thread_names[key] = min(self._thread_names.get(key, event.args.name), event.args.name)
 
     def finish(self) -> FileRows:
         """Everything collected, as whole columns."""

@@ -32,12 +32,24 @@ def lanes(rows: FileRows, launch: Int64, process_rank: dict[Any, int], rank: int
             counted = by_device[(process, number)]
             lane_rank[lane] = counted.most_common(1)[0][0] if counted else 0
     numbers = _device_numbers([device for _, device, _ in rows.lanes])
-    unique: dict[Lane, int] = {}
-    place = []
-    for lane, (_, device, stream) in enumerate(rows.lanes):
-        entry = Lane(rank=lane_rank[lane], device=numbers[device], label=_label(stream))
-        place.append(unique.setdefault(entry, len(unique)))
-    return list(unique), np.array(place, dtype=np.int32)[rows.device["lane"]]
+    written = [
+        Lane(rank=lane_rank[lane], device=numbers[device], label=_label(stream))
+        for lane, (_, device, stream) in enumerate(rows.lanes)
+    ]
+    return in_order(written, rows.device["lane"])
+
+
+def in_order(written: list[Lane], lane: Int64) -> tuple[list[Lane], Int32]:
+    """Each lane once, by rank, device and label, whatever the order of the file; and the rows' lanes among these."""
+    ordered = sorted(set(written), key=lambda entry: (entry.rank, entry.device, natural(entry.label)))
+    place = {entry: at for at, entry in enumerate(ordered)}
+    return ordered, np.array([place[entry] for entry in written], dtype=np.int32)[lane]
+
+
+def natural(value: Any) -> tuple[tuple[bool, int, str], ...]:
+    """A key that sorts 9 before 10, and "thread 9" before "thread 10"."""
+    parts = re.split(r"([0-9]{1,18})", str(value))
+    return tuple((at % 2 == 0, int(part) if at % 2 else 0, part) for at, part in enumerate(parts) if part)
 
 
 def _device_numbers(written: list[Any]) -> dict[Any, int]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from underlap.columns import NONE, Int64
+from underlap.read.lanes import natural
 from underlap.read.rows import FileRows
 from underlap.timeline import HostKind, Note
 
@@ -25,7 +26,7 @@ def launches(rows: FileRows, notes: list[Note]) -> tuple[Int64, dict[Any, int]]:
     host, device = rows.host, rows.device
     runtime = np.flatnonzero((host["kind"] == HostKind.RUNTIME) & (host["correlation"] >= 0))
     every = np.arange(len(device["start"]))
-    names = sorted({process for process, _ in rows.threads}, key=_natural)
+    names = sorted({process for process, _ in rows.threads}, key=natural)
     number = {process: at for at, process in enumerate(names)}
     process = np.array([number[process] for process, _ in rows.threads], dtype=np.int64)[host["thread"][runtime]]
     launching = np.unique(process)
@@ -34,7 +35,7 @@ def launches(rows: FileRows, notes: list[Note]) -> tuple[Int64, dict[Any, int]]:
     order = np.argsort(process, kind="stable")
     parts = np.split(runtime[order], np.searchsorted(process[order], launching[1:]))
     keys = list(dict.fromkeys((owner, index) for owner, index, _ in rows.lanes))
-    keys.sort(key=lambda key: (_natural(key[0]), _natural(key[1])))
+    keys.sort(key=lambda key: (natural(key[0]), natural(key[1])))
     place = {key: at for at, key in enumerate(keys)}
     device_of = np.array([place[owner, index] for owner, index, _ in rows.lanes], dtype=np.int64)[device["lane"]]
     owner_of = _owners(rows, parts, device_of, len(keys))
@@ -50,13 +51,6 @@ def launches(rows: FileRows, notes: list[Note]) -> tuple[Int64, dict[Any, int]]:
     text = f"several processes in one file, numbered in order of their devices: {listed}{', ...' if len(ranks) > 8 else ''}"
     notes.append(Note(code="rank_assumed", text=text))
     return result, ranks
-
-
-def _natural(value: Any) -> tuple[bool, int, str]:
-    """Sorts process 9 before process 10, and numbers before text."""
-    text = str(value)
-    digits = text.isascii() and text.isdigit() and len(text) < 20
-    return not digits, int(text) if digits else 0, text
 
 
 def _owners(rows: FileRows, parts: list[Int64], device_of: Int64, devices: int) -> Int64:
