@@ -193,9 +193,11 @@ def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
         text = f"{path.name}: {damage.skipped} events could not be read and are left out (first: {damage.first_skipped})"
         notes.append(Note(code="events_skipped", text=text))
     if damage.mended:
-        what = "control characters, quotes, NaN, fields of a wrong type"
-        text = f"{path.name}: {damage.mended} events were damaged ({what}) and were mended"
+        text = f"{path.name}: {damage.mended} events were not valid JSON (control characters, quotes, NaN) and were mended"
         notes.append(Note(code="events_mended", text=text))
+    if damage.mistyped:
+        text = f"{path.name}: {damage.mistyped} events have fields of a wrong type, which are taken as absent"
+        notes.append(Note(code="events_mistyped", text=text))
     if damage.metadata:
         notes.append(Note(code="metadata_lost", text=f"{path.name}: {damage.metadata}"))
     if damage.lists > 1:

@@ -29,6 +29,7 @@ from underlap.read.json_mend import (
     Mender,
     after_space,
     end_of_value,
+    is_json,
     metadata_value,
     next_border,
     shown,
@@ -41,10 +42,11 @@ _PACKED_BYTES = 1 << 16
 _READ_BYTES = 1 << 20
 """What was inflated last before gzip data turns out to be damaged is lost, so this is small."""
 _KEYS = 256
+_KEY_BYTES = 64
+"""What a key costs, whatever its value."""
 _KEPT_BYTES = 256
 """What a search keeps of text without a hit, as the hit may begin in it."""
 
-_KEPT = ("distributedInfo", "deviceProperties")
 _EVENTS = "traceEvents"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _NEXT_EVENT = re.compile(rb"\s*,\s*(?=\{)")
@@ -58,6 +60,7 @@ class Damage:
     """What was wrong with a file that could still be used."""
 
     mended: int = 0
+    mistyped: int = 0
     skipped: int = 0
     first_skipped: str | None = None
     truncated: str | None = None
@@ -95,6 +98,7 @@ class EventFile:
         self.metadata: dict[str, Any] = {}
         self.damage = Damage()
         self._keys: set[str] = set()
+        self._metadata_room = VALUE_LIMIT
         self._report_bytes = report_bytes
         self._mender = Mender()
         self._decode_many = msgspec.json.Decoder(list[Event]).decode
@@ -177,8 +181,11 @@ class EventFile:
             if start == end:
                 source.text = source.text[start + 1 :]
                 return True
-            if key in _KEPT:
+            self._metadata_room -= end - start + _KEY_BYTES
+            if self._metadata_room > 0:
                 self.metadata[key] = metadata_value(source.text[start:end])
+            else:
+                self.damage.metadata = f"of the metadata around the events only the first {VALUE_LIMIT >> 20} MiB are used"
             at = end
 
     def _search_list(self, source: _Text) -> bool:
@@ -297,6 +304,9 @@ class EventFile:
             except BrokenError as error:
                 self._skip(str(error))
                 return None, end
+            if is_json(text[at:end]):
+                self.damage.mistyped += 1
+                return event, end
         self.damage.mended += 1
         return event, end
 

@@ -94,6 +94,15 @@ def _extent(chars: str) -> int:
     return end
 
 
+def is_json(text: bytes) -> bool:
+    """Whether the text is JSON by the book."""
+    try:
+        msgspec.json.decode(text)
+    except DECODE_ERRORS:
+        return False
+    return True
+
+
 def metadata_value(text: bytes) -> Any:
     """The value of a member of the file's object; None where it is none. Strings are valid Unicode."""
     try:
