@@ -50,6 +50,8 @@ class Nesting:
     def _last_started(self, thread: Int32, time: Int64) -> Int64:
         """For each (thread, time): the position of the last range that starts there or before, or -1."""
         at = np.full(len(time), NONE, dtype=np.int64)
+        if len(time) == 0:
+            return at
         order = np.argsort(thread, kind="stable")
         values, first = np.unique(thread[order], return_index=True)
         low = np.searchsorted(self._thread, values, side="left").tolist()
