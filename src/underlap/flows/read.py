@@ -67,15 +67,18 @@ def read(
     # A file is read once, however often and by whatever path it is named.
     files = list({os.path.realpath(found[0]): found for found in _files(map(Path, paths), folder)}.values())
     wanted = None if ranks is None else set(ranks)
+    named: set[int] = set()
     if wanted is not None:
         # Files whose name tells another rank are not opened.
-        files = [file for file in files if (found := rank_from_name(file[0])) is None or found in wanted] or files
+        told = [rank_from_name(file[0]) for file in files]
+        named = {rank for rank in told if rank is not None}
+        files = [file for file, rank in zip(files, told, strict=True) if rank is None or rank in wanted] or files
     timelines = _read_all(files, table, folder, jobs, progress)
     timelines, notes = _distinct_ranks(timelines)
     notes += _folder_notes(folder)
     timeline = concatenate(_own_clocks(timelines))
     if wanted is not None:
-        timeline = _only(timeline, wanted)
+        timeline = _only(timeline, wanted, named)
     return dataclasses.replace(timeline, notes=(*_merged(timeline.notes, len(timelines)), *notes))
 
 
@@ -338,10 +341,11 @@ def _own_clocks(timelines: list[Timeline]) -> list[Timeline]:
     ]
 
 
-def _only(timeline: Timeline, wanted: set[int]) -> Timeline:
+def _only(timeline: Timeline, wanted: set[int], named: set[int]) -> Timeline:
     present = {info.rank for info in timeline.ranks}
     missing = sorted(wanted - present)
     if missing:
+        present |= named - wanted
         listed = ", ".join(map(str, missing[:_LISTED])) + (", ..." if len(missing) > _LISTED else "")
         there = ", ".join(map(str, sorted(present)[:16]))
         raise OptionError(f"--ranks asks for {listed}; the input has {there}{', ...' if len(present) > 16 else ''}")
