@@ -187,8 +187,10 @@ def test_mending_does_not_depend_on_pieces(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(json_events, "PIECE_BYTES", size)
         results.append(load(tmp_path, listed(*texts)))
     assert all(result == results[0] for result in results)
-    lost = sum(text in ('{"name": nope}', "7", "null") for text in texts)
-    assert (len(results[0][0]), results[0][1].skipped) == (len(texts) - lost, lost)
+    found, damage, _ = results[0]
+    assert len(found) == sum(text not in ('{"name": nope}', "7", "null") for text in texts)
+    # Where an event that cannot be mended ends is not known, so entries that are no events may count as part of it.
+    assert 0 <= len(texts) - len(found) - damage.skipped <= texts.count("7") + texts.count("null")
 
 
 def test_a_trace_cut_anywhere_keeps_its_complete_events_and_says_so(tmp_path: Path) -> None:

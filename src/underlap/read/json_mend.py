@@ -21,8 +21,9 @@ SPACE = b" \t\r\n"
 
 _TRIED_ENDS = 2
 # Where one event ends and another begins, and where the last one ends, in text whose brackets and quotes cannot be trusted.
-_NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
+_NEXT = re.compile(rb',\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _LAST = re.compile(rb'\}\s*(?=\]\s*(?:,\s*"[^"\\]{1,64}"\s*:|\}?\s*\Z))')
+_BRACE = re.compile(rb"\}(?=\s*[,\]])")
 _SPACE = re.compile(rb"[ \t\r\n,]*")
 _CLOSING_QUOTE = re.compile(rb'\s*(?:[}\]:]|,\s*["{\[0-9tfnNI-])')
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -137,9 +138,11 @@ class Mender:
             raise IncompleteError
         if final:
             ends += _first_ends(_LAST, text, at)
-        for end in ends:
+        limit = ends[0] if ends else len(text)
+        # What follows may be no event and show no border; then any brace that could close this one is tried.
+        for end in (*ends, *_first_ends(_BRACE, text, at, limit)):
             mended = _escape_inner_quotes(text[at:end])
-            if len(mended) == end - at:
+            if len(mended) == end - at:  # without a quote to escape it is as broken as before
                 continue
             try:
                 return self.decode(mended), end
@@ -149,17 +152,18 @@ class Mender:
                 return self.whole(mended), end
             except BrokenError:
                 pass
-        return None, ends[0] if ends else len(text)
+        return None, limit
 
 
-def _first_ends(border: re.Pattern[bytes], text: bytes, at: int) -> list[int]:
-    return [found.start() + 1 for found in itertools.islice(border.finditer(text, at), _TRIED_ENDS)]
+def _first_ends(border: re.Pattern[bytes], text: bytes, at: int, limit: int | None = None) -> list[int]:
+    found = border.finditer(text, at, len(text) if limit is None else limit)
+    return [border.start() + border.group().startswith(b"}") for border in itertools.islice(found, _TRIED_ENDS)]
 
 
 def next_border(text: bytes) -> int:
     """Where an event seems to end in a text whose start is lost, or -1."""
     found = _NEXT.search(text)
-    return -1 if found is None else found.start() + 1
+    return -1 if found is None else found.start()
 
 
 def after_space(text: bytes, at: int) -> int:
