@@ -115,6 +115,7 @@ def build(
         thread=[threads(Thread(rank=op.rank, process="1", label=op.thread)) for op in ops],
         op_class=[op.op_class for op in ops],
         name=[names(op.name) for op in ops],
+        shape=[NONE] * len(ops),
         call_site=[NONE] * len(ops),
         collective=[_id(op.call) for op in ops],
         graph=[op.graph for op in ops],

@@ -63,6 +63,8 @@ def json_type(kind: ast.expr, names: set[str]) -> str:
             return f"{json_type(left, names)} or {json_type(right, names)}"
         case ast.Subscript(value=ast.Name(id="list"), slice=item):
             return f"list of {json_type(item, names)}"
+        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[_, item])):
+            return f"object of {json_type(item, names)}"
         case _:
             name = ast.unparse(kind)
             return f"[{name}](#{name.lower()})" if name in names else WORDS[name]

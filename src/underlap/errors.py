@@ -5,6 +5,7 @@
         NotATraceError               readable, but no trace that underlap knows
         UnreadableError              missing, empty, damaged beyond use, or no permission
       OptionError                    an option whose value is wrong or does not fit the input
+      ScheduleError                  operations that wait for one another, or for one that does not exist
       MissingExtraError              an optional package is needed for what was asked
 
 A message says what was found, where, what was expected and what to do. Bugs of our own are `assert`s, not these.
@@ -29,6 +30,10 @@ class UnreadableError(InputError):
 
 class OptionError(UnderlapError, ValueError):
     """An option has a wrong value, or does not fit the input."""
+
+
+class ScheduleError(UnderlapError, ValueError):
+    """Operations wait for one another, or for one that does not exist."""
 
 
 class MissingExtraError(UnderlapError, ImportError):

@@ -89,6 +89,16 @@ class RankRow(Record, frozen=True, kw_only=True):
     communication_kernels: int
     fused_kernels: int
     copies: int
+    wait_ns: int | None = None
+    """Waiting for a peer inside communication: hidden_wait + exposed_wait (+ under fused). Null where calls cannot be matched."""
+    hidden_transfer_ns: int | None = None
+    hidden_wait_ns: int | None = None
+    exposed_transfer_ns: int | None = None
+    exposed_wait_ns: int | None = None
+    hidden_transfer_share: float | None = None
+    """hidden_transfer / transfer: the headline where waiting is known. Null where it is not, or nothing was transferred."""
+    clock_uncertainty_ns: int | None = None
+    """Of every figure that compares this rank with others: the residual of its clock. Null where ranks were not compared."""
 
 
 class PartSummary(Record, frozen=True, kw_only=True):
@@ -121,6 +131,45 @@ class Summary(Record, frozen=True, kw_only=True):
     unmatched_ns: int
     """Sum of total_ns over `unmatched`: all rows together, not a mean."""
     unmatched_kernels: int
+
+
+class Evidence(Record, frozen=True, kw_only=True):
+    """One event that a statement rests on."""
+
+    rank: int
+    source_file: str
+    source_row: int
+    """Position among the events of the source file."""
+    name: str
+
+
+class CauseRow(Record, frozen=True, kw_only=True):
+    """Exposed time with one cause (docs/verdicts.md), summed over ranks. The rows of a list add up to its exposed time."""
+
+    cause: str
+    exposed_ns: int
+    share: float
+    """Of the exposed time."""
+    inherited: dict[str, int] = {}
+    """For queued_behind: what would be the causes without the queue, in ns."""
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """What happened to a family, why, and what would change it."""
+
+    outcome: str
+    """hidden, partly hidden, exposed, fused, or a loss (hiding it cost more device time than it hid)."""
+    cause: str | None
+    """The cause of most of the exposed time. Null where nothing is exposed."""
+    causes: list[CauseRow]
+    evidence: Evidence | None
+    """The largest slice of that cause."""
+    recoverable_ns: int | None
+    """At most so much, summed over ranks: the exposed time of the first cause. An upper bound, not a promise."""
+    would_change: str | None
+    price: str | None
+    unknown: list[str]
+    """What is not known, and what would tell."""
 
 
 class FamilyRow(Record, frozen=True, kw_only=True):
@@ -162,6 +211,19 @@ class FamilyRow(Record, frozen=True, kw_only=True):
     """hidden / communication, as kernel time."""
     busbw_kernel_gbps: float | None
     """Bus bandwidth (factors as nccl-tests) in GB/s of 10^9 bytes, over kernel time, which contains waiting: a lower bound."""
+    busbw_gbps: float | None = None
+    """The same over transfer time, of the calls whose waiting is known."""
+    wait_ns: int | None = None
+    """Waiting for a peer inside communication: hidden_wait + exposed_wait (+ under fused). Null where calls cannot be matched."""
+    hidden_transfer_ns: int | None = None
+    hidden_wait_ns: int | None = None
+    exposed_transfer_ns: int | None = None
+    exposed_wait_ns: int | None = None
+    hidden_transfer_share: float | None = None
+    """hidden_transfer / transfer: the headline where waiting is known. Null where it is not, or nothing was transferred."""
+    transfer_at_most_ns: int | None = None
+    """One rank only: the sum over calls of the shortest call of equal size, an upper bound of the transfer. Null if matched."""
+    verdict: Verdict | None = None
 
 
 class StepRow(Record, frozen=True, kw_only=True):
@@ -233,6 +295,10 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     """The operator or annotation that issued it."""
     step: str | None
     kernel: str
+    wait_ns: int | None = None
+    """From its start to the last arrival that it needed. Null where that is unknown."""
+    meets: int | None = None
+    """Number of the meeting: calls of different ranks with the same number are one collective. Null where not matched."""
     outlier: bool
     """Longer than 3x the median of the same family and payload (at least 4 calls of known size)."""
     source_file: str
@@ -240,6 +306,66 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     """Position of its first kernel among the events of the source file, from 0."""
     perfetto_ts: str
     """Its start as Perfetto's slice table has it, in ns: `select * from slice where ts = ...`, or visStart in a link."""
+
+
+class ClockRow(Record, frozen=True, kw_only=True):
+    """A rank's clock against the others', from the ends of collectives that end together."""
+
+    rank: int
+    offset_ns: int
+    """Added to its times. 0 where its clock agrees with the others'."""
+    drift_ppb: int
+    residual_ns: int | None
+    """What is left unexplained: the uncertainty of every figure across ranks. Null where nothing was compared."""
+    component: int
+    """Ranks of different components share no collective; their times cannot be compared."""
+
+
+class LateRow(Record, frozen=True, kw_only=True):
+    """A rank that others waited for, over all families; pipeline bubbles blame nobody."""
+
+    rank: int
+    times_last: int
+    of: int
+    """Instances with a known last rank."""
+    caused_wait_ns: int
+    """Waiting of all ranks for it, its late entry into the window apart."""
+    entry_wait_ns: int
+    """Waiting of all ranks for it because it entered the window late; the reason lies before the window."""
+    causes: dict[str, int]
+    """Why it was late, in ns, from its own lanes; they add up to its lateness."""
+    first_cause: str | None
+    straggler: bool
+    """Late in so many steps that chance does not explain it. One step never makes a straggler."""
+    how: str
+    """How that was decided."""
+
+
+class BubbleRow(Record, frozen=True, kw_only=True):
+    """The pipeline bubble of a group: what its stages wait for each other."""
+
+    group: str | None
+    stages: int | None
+    micro_batches: int | None
+    ideal_share: float | None
+    """(p-1)/(m+p-1) of the step, for plain 1F1B and GPipe. Null where p or m is unknown."""
+    waiting_share: dict[str, float]
+    """Rank -> share of its steps in which it waits for another stage."""
+    how: str
+
+
+class FindingRow(Record, frozen=True, kw_only=True):
+    """Something worth acting on, most recoverable time first."""
+
+    text: str
+    axis: str | None
+    collective: str | None
+    cause: str
+    exposed_ns: int
+    """Summed over ranks."""
+    share_of_window: float
+    would_change: str | None
+    price: str | None
 
 
 class UnmatchedRow(Record, frozen=True, kw_only=True):
@@ -273,6 +399,16 @@ class Report(Record, frozen=True, kw_only=True):
     steps: list[StepRow]
     lanes: list[LaneRow]
     instances: list[InstanceRow]
+    causes: list[CauseRow] = []
+    """Why communication is exposed: adds up to the ranks' exposed time. Largest first."""
+    coverage: float | None = None
+    """Share of the exposed time with a cause other than unknown. Null without exposed time."""
+    headline: str | None = None
+    """The sentence that the owner of the trace should hear first."""
+    findings: list[FindingRow] = []
+    late: list[LateRow] = []
+    clocks: list[ClockRow] = []
+    bubbles: list[BubbleRow] = []
     unmatched: list[UnmatchedRow]
     """Largest total_ns first."""
     notes: list[NoteRow]

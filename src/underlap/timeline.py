@@ -26,6 +26,9 @@ from underlap.columns import NONE, Int8, Int32, Int64, Interner, Table
 
 UNKNOWN_NS = int(np.iinfo(np.int64).min)
 
+Shape = tuple[tuple[int, int, int], tuple[int, int, int]]
+"""How a kernel was launched: (grid in blocks, block in threads), each (x, y, z)."""
+
 
 class OpClass(IntEnum):
     """What an operation does to the device."""
@@ -72,6 +75,8 @@ class Operations(Table):
     op_class: Int8
     """An `OpClass`."""
     name: Int32
+    shape: Int32
+    """Index into `Timeline.shapes`: grid and block of a kernel; -1 where unknown or no kernel."""
     call_site: Int32
     """Index into `Timeline.names`: the operator or annotation that launched it."""
     collective: Int32
@@ -124,6 +129,21 @@ class Collectives(Table):
     """Index into `Timeline.names`: the operator or annotation that issued it."""
     issue_ns: Int64
     """Start of the operator that issued it; `UNKNOWN_NS` where the trace does not say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventWaits(Table):
+    """Waits of one lane for an event that was recorded on another, where the trace has their ids."""
+
+    lane: Int32
+    """The waiting lane, an index into `Timeline.lanes`."""
+    wait_ns: Int64
+    """Start of the host call that made it wait: operations launched later on the lane are held."""
+    on_lane: Int32
+    """The lane on which the event was recorded."""
+    record_ns: Int64
+    """Start of the host call that recorded the event: operations launched earlier on that lane are waited for."""
+    source_row: Int64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +225,10 @@ class Timeline:
     collectives: Collectives
     recognized: NDArray[np.bool_]
     """Per name: whether the kernel table knows it. Shape (len(names),)."""
+    shapes: tuple[Shape, ...] = ()
+    """Distinct grids and blocks, which `Operations.shape` points to."""
     notes: tuple[Note, ...] = ()
+    event_waits: EventWaits = dataclasses.field(default_factory=EventWaits.empty)
 
     def name_of(self, index: int) -> str | None:
         """The interned name, or None for -1."""
@@ -222,7 +245,11 @@ class Timeline:
             ops=ops.replace(collective=place[ops.collective]),
             host=self.host.take(np.isin(self.host.rank, list(wanted))),
             collectives=self.collectives.take(keep_calls),
+            event_waits=self.event_waits.take(np.isin(self._lane_ranks()[self.event_waits.on_lane], list(wanted))),
         )
+
+    def _lane_ranks(self) -> Int32:
+        return np.array([*(lane.rank for lane in self.lanes), NONE], dtype=np.int32)
 
     def validate(self) -> None:
         """Assert that every index is in range, and that no operation ends before it starts."""
@@ -232,6 +259,7 @@ class Timeline:
             (self.ops.lane, self.lanes),
             (self.ops.name, self.names),
             (self.ops.thread, self.threads),
+            (self.ops.shape, self.shapes),
             (self.ops.collective, self.collectives),
             (self.collectives.group, self.groups),
             (self.collectives.collective, self.names),
@@ -284,17 +312,19 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
     if len(timelines) == 1:
         return timelines[0]
     origin = min(timeline.origin_ns for timeline in timelines)
-    names, groups = Interner(), Interner()
+    names, groups, shapes = Interner(), Interner(), Interner()
     lanes: list[Lane] = []
     threads: list[Thread] = []
     ranks: list[RankInfo] = []
     ops: list[Operations] = []
     host: list[HostRows] = []
     collectives: list[Collectives] = []
+    event_waits: list[EventWaits] = []
     recognized: dict[str, bool] = {}
     for timeline in timelines:
         name = _remap([names(value) for value in timeline.names])
         group = _remap([groups(value) for value in timeline.groups])
+        shape = _remap([shapes(value) for value in timeline.shapes])
         recognized.update(zip(timeline.names, timeline.recognized.tolist(), strict=True))
         move = timeline.origin_ns - origin
         table = timeline.ops
@@ -306,6 +336,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
                 lane=_offset(table.lane, len(lanes)),
                 thread=_offset(table.thread, len(threads)),
                 name=name(table.name),
+                shape=shape(table.shape),
                 call_site=name(table.call_site),
                 collective=_offset(table.collective, sum(len(part) for part in collectives)),
             )
@@ -330,6 +361,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
                 issue_ns=_shift(calls.issue_ns, move),
             )
         )
+        event_waits.append(_moved_waits(timeline.event_waits, len(lanes), move))
         lanes.extend(timeline.lanes)
         threads.extend(timeline.threads)
         ranks.extend(
@@ -344,11 +376,22 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
         threads=tuple(threads),
         groups=tuple(groups.values),
         names=tuple(names.values),
+        shapes=tuple(shapes.values),
         ops=Operations.concatenate(ops),
         host=HostRows.concatenate(host),
         collectives=Collectives.concatenate(collectives),
         recognized=np.array([recognized[value] for value in names.values], dtype=np.bool_),
+        event_waits=EventWaits.concatenate(event_waits),
         notes=tuple(dict.fromkeys(note for timeline in timelines for note in timeline.notes)),
+    )
+
+
+def _moved_waits(waits: EventWaits, lanes: int, move: int) -> EventWaits:
+    return waits.replace(
+        lane=_offset(waits.lane, lanes),
+        on_lane=_offset(waits.on_lane, lanes),
+        wait_ns=_shift(waits.wait_ns, move),
+        record_ns=_shift(waits.record_ns, move),
     )
 
 

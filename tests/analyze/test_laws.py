@@ -20,7 +20,7 @@ from underlap.analyze.report import report
 from underlap.report import FamilyRow, RankRow, Report, StepRow, from_json, to_json
 from underlap.timeline import UNKNOWN_NS, OpClass, Timeline, concatenate, renumber
 
-LAW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 WINDOWS = (None, "whole")
 KINDS = {
     OpClass.COMPUTE: "compute",

@@ -61,7 +61,7 @@ def test_ranks_that_are_not_in_the_input_are_counted() -> None:
     ops = [Op(COMPUTE, 0, 5, rank=rank) for rank in (0, 1, 2, 5)]
     timeline = build(ops, ranks=[info(rank, world=8) for rank in (0, 1, 2, 5)])
 
-    assert text(timeline, "missing_ranks") == "ranks 0-2, 5 of 8: 4 ranks are not in the input"
+    assert text(timeline, "missing_ranks") == "only 4 ranks of 8 in the input (0-2, 5)"
 
 
 def test_files_that_disagree_about_the_world_size_are_said_to() -> None:
@@ -73,7 +73,7 @@ def test_files_that_disagree_about_the_world_size_are_said_to() -> None:
 def test_kernels_that_do_not_say_their_collective_are_counted_with_their_time() -> None:
     timeline = build([Op(COMMUNICATION, 0, 2_500_000, 0)], calls=[Call(None)], ranks=[info(0)])
 
-    assert text(timeline, "collective_unknown").startswith("1 communication kernels (2.500 ms)")
+    assert text(timeline, "collective_unknown").startswith("1 communication kernel (2.500 ms)")
 
 
 def test_the_share_of_time_without_bytes_is_told() -> None:
@@ -87,7 +87,7 @@ def test_the_longest_of_the_outliers_is_named() -> None:
     ops = [Op(COMMUNICATION, 10_000_000 * at, 10_000_000 * at + (4_000_000 if at == 3 else 1_000_000), at) for at in range(4)]
     timeline = build(ops, calls=[Call(payload=8)] * 4, ranks=[info(0)])
 
-    assert text(timeline, "outliers") == "1 calls last over 3x the median of their size; longest: all_reduce on rank 0, 4.000 ms"
+    assert text(timeline, "outliers") == "1 call took over 3x the median of equal size; longest: all_reduce on rank 0, 4.000 ms"
 
 
 def test_the_reader_s_notes_come_before_those_about_the_figures() -> None:

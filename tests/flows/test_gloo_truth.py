@@ -100,7 +100,7 @@ def test_an_uneven_all_to_all_counts_what_each_rank_sends() -> None:
     assert calls_in_step("moe_ep", 2, 0) == {"all_to_all": built["colls_per_step"]}
 
 
-def test_tensor_parallel_calls_are_counted_by_kind_and_their_groups_stay_unknown() -> None:
+def test_calls_of_a_mesh_are_counted_by_kind_and_only_those_of_fsdp_have_an_axis() -> None:
     built, steps, world = TRUTH["tp_sp_4r"]["by_construction"], len(TRUTH["tp_sp_4r"]["steps"]), TRUTH["tp_sp_4r"]["world"]
     ops, sizes = built["ops_per_step"], built["bytes_each"]
     per_step = {
@@ -110,11 +110,17 @@ def test_tensor_parallel_calls_are_counted_by_kind_and_their_groups_stay_unknown
     }
 
     assert calls_in_step("tp_sp_4r", 2, 0) == per_step
-    for collective, count in per_step.items():
-        found = family("tp_sp_4r", collective)
-        assert found.kernels == count * steps * world
-        # Each rank lists two groups of two ranks and the world; nothing in the trace says which one a call used.
-        assert (found.axis, found.count, found.busbw_kernel_gbps) == (None, None, None)
-    reduced = ops["mesh_tp reduce_scatter"] * sizes["mesh_tp reduce_scatter input"]
-    reduced += ops["mesh_dp reduce_scatter"] * sizes["mesh_dp reduce_scatter input"]
-    assert family("tp_sp_4r", "reduce_scatter").payload_bytes == reduced * steps * world
+    found = {(row.axis, row.collective): row for row in report_of("tp_sp_4r").families}
+    assert {key: row.kernels for key, row in found.items()} == {
+        # fully_shard names itself in its annotations; it was built on mesh_dp.
+        ("fsdp", "all_gather"): ops["mesh_dp all_gather"] * steps * world,
+        ("fsdp", "reduce_scatter"): ops["mesh_dp reduce_scatter"] * steps * world,
+        (None, "all_gather"): ops["mesh_tp all_gather"] * steps * world,
+        (None, "reduce_scatter"): ops["mesh_tp reduce_scatter"] * steps * world,
+        (None, "all_reduce"): per_step["all_reduce"] * steps * world,
+    }
+    # Each rank lists two groups of two ranks and the world; nothing in the trace says which one a call used.
+    assert {(row.count, row.busbw_kernel_gbps) for row in found.values()} == {(None, None)}
+    for axis, mesh in (("fsdp", "mesh_dp"), (None, "mesh_tp")):
+        reduced = ops[f"{mesh} reduce_scatter"] * sizes[f"{mesh} reduce_scatter input"]
+        assert found[axis, "reduce_scatter"].payload_bytes == reduced * steps * world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,10 @@ from underlap.analyze.steps import Steps
 from underlap.columns import NONE, Int64
 from underlap.report import InstanceRow
 from underlap.timeline import UNKNOWN_NS, Timeline
+
+if TYPE_CHECKING:
+    # rendezvous uses CallTimes.
+    from underlap.analyze.rendezvous import Rendezvous
 
 OUTLIER_FACTOR = 3
 OUTLIER_CALLS = 4
@@ -88,7 +93,7 @@ def outliers(calls: Calls, family: NDArray[np.int32], times: CallTimes) -> NDArr
 
 
 def instance_rows(
-    timeline: Timeline, calls: Calls, steps: Steps, times: CallTimes, outlier: NDArray[np.bool_]
+    timeline: Timeline, calls: Calls, steps: Steps, times: CallTimes, outlier: NDArray[np.bool_], met: Rendezvous
 ) -> list[InstanceRow]:
     """The instance table of the report: the calls inside the window, in order of start."""
     ops, labels = timeline.ops, steps.labels
@@ -124,6 +129,8 @@ def instance_rows(
                 call_site=timeline.name_of(int(table.call_site[at])),
                 step=labels.get(int(steps.of_op[op])),
                 kernel=timeline.names[ops.name[op]],
+                wait_ns=_known(int(met.wait[at])),
+                meets=_known(int(met.instance[at])),
                 outlier=bool(outlier[at]),
                 source_file=sources[int(table.rank[at])],
                 source_row=int(ops.source_row[op]),

@@ -50,6 +50,7 @@ def family_rows(
     Means are over all `devices`, those without the family included, so that they add up to the devices' mean.
     """
     matched = match_key(calls)
+    devices = max(devices, 1)  # a window that no device has any step of
     ranks_counted = len({info.rank for info in timeline.ranks})
     rows = []
     for number, (axis, collective) in enumerate(keys):

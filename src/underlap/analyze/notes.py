@@ -27,6 +27,7 @@ def collect(
     outlier: NDArray[np.bool_],
     unmatched: list[UnmatchedRow],
     busy: Busy,
+    meeting: tuple[Note, ...],
 ) -> list[Note]:
     """All notes of a report: what can make its figures wrong comes first."""
     found = [
@@ -36,6 +37,7 @@ def collect(
         _missing_steps(timeline, selection),
         _outside(busy, selection),
         *calls.notes,
+        *meeting,
         _unknown_collectives(calls, times),
         _unknown_bytes(calls, times),
         _outliers(timeline, calls, times, outlier),
@@ -54,7 +56,7 @@ class Busy:
 
 
 def _outside(busy: Busy, selection: Selection) -> Note | None:
-    if selection.kind == "whole" or busy.outside_ns < _OUTSIDE_SHARE * busy.total_ns:
+    if selection.kind == "whole" or busy.outside_ns <= _OUTSIDE_SHARE * busy.total_ns:
         return None
     share = busy.outside_ns / busy.total_ns
     text = f"{busy.outside_ns / 1e6:.2f} ms of device work ({share:.0%}) lie outside the steps; --window whole counts them"

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, families, groups, notes, steps
-from underlap.columns import NONE, Int64
+from underlap.analyze import accounting, calls, families, groups, notes, steps, verdicts, waits, why
+from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
+    FamilyRow,
     LaneRow,
     NoteRow,
     PartSummary,
@@ -53,11 +55,19 @@ def report(
         own = ops_of[key]
         for number, amount in accounting.family_amounts(timeline.ops.take(own), family_of_op[own], sets[key], stretches).items():
             amounts.setdefault(number, []).append(amount)
+    reasons = why.explain(timeline, settled, times, found, selection, ops_of, sets, (keys, family_of_call))
     rank_rows = [_rank_row(timeline, key, ops_of[key], sets[key], selection) for key in selection.stretches]
+    rank_rows = waits.completed_ranks(rank_rows, reasons)
     step_rows = _step_rows(found, sets, selection)
     outlier = calls.outliers(settled, family_of_call, times)
     unmatched = _unmatched(timeline, selection)
     busy = _busy(selection, sets)
+    family_rows = families.family_rows(timeline, settled, times, keys, family_of_call, amounts, len(rank_rows))
+    family_rows = [
+        _completed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, reasons)
+        for row in family_rows
+    ]
+    late = verdicts.late_rows(reasons)
     return Report(
         origin_ns=str(timeline.origin_ns),
         provenance=_provenance(timeline),
@@ -65,15 +75,39 @@ def report(
         step_summary=_step_summary(step_rows),
         summary=_summary(rank_rows, unmatched),
         ranks=rank_rows,
-        families=families.family_rows(timeline, settled, times, keys, family_of_call, amounts, len(rank_rows)),
+        families=family_rows,
         steps=step_rows,
         lanes=_lane_rows(timeline, selection),
-        instances=calls.instance_rows(timeline, settled, found, times, outlier),
+        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met),
+        causes=verdicts.cause_rows(reasons.causes),
+        coverage=verdicts.coverage(reasons.causes),
+        headline=verdicts.headline(rank_rows, reasons.causes, late),
+        findings=verdicts.findings(family_rows, rank_rows),
+        late=late,
+        clocks=waits.clock_rows(reasons),
+        bubbles=waits.bubble_rows(reasons, settled),
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
-            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy)
+            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, reasons.met.notes)
         ],
+    )
+
+
+def _completed(
+    timeline: Timeline,
+    row: FamilyRow,
+    number: int,
+    family_of_call: Int32,
+    times: calls.CallTimes,
+    settled: groups.Calls,
+    reasons: why.Why,
+) -> FamilyRow:
+    own = waits.calls_of_family(number, family_of_call, times)
+    row = waits.completed_family(row, reasons.family_splits.get(number, []), own, settled, reasons)
+    one_rank = len(timeline.ranks) == 1
+    return msgspec.structs.replace(
+        row, verdict=verdicts.verdict(timeline, row, reasons.family_causes.get(number, {}), one_rank=one_rank)
     )
 
 

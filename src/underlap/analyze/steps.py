@@ -183,8 +183,9 @@ def _graph_launches(timeline: Timeline) -> dict[int, list[Mark]]:
     for rank in np.unique(host.rank).tolist():
         rows = np.flatnonzero((host.rank == rank) & (host.kind == HostKind.LAUNCH) & np.isin(host.name, wanted))
         starts = np.sort(host.start_ns[rows]).tolist()
-        if len(starts) > 1 and len(timeline.ops):
-            ends = [*starts[1:], int(timeline.ops.end_ns.max()) + 1]
+        own = timeline.ops.end_ns[timeline.ops.rank == rank]
+        if len(starts) > 1 and len(own):
+            ends = [*starts[1:], max(int(own.max()), starts[-1]) + 1]
             spans = enumerate(zip(starts, ends, strict=True))
             marks[rank] = [(at, f"graph launch {at}", start, end) for at, (start, end) in spans]
     return marks

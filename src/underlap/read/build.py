@@ -12,6 +12,7 @@ import numpy as np
 from underlap.columns import Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read import calls, cpu, device
+from underlap.read.event_waits import event_waits
 from underlap.read.identity import rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
@@ -73,6 +74,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         )
         for number in rank_numbers
     )
+    waits = event_waits(rows, parts.lanes)
     timeline = Timeline(
         provenance="measured",
         origin_ns=origin,
@@ -81,11 +83,13 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         threads=threads,
         groups=tuple(groups.values),
         names=tuple(names.values),
+        shapes=tuple(rows.shapes),
         ops=_relative(ops, origin),
         host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
         collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),
         recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
         notes=(*_notes(path, file, rows), *notes, *parts.notes),
+        event_waits=waits.replace(wait_ns=waits.wait_ns - origin, record_ns=waits.record_ns - origin),
     )
     timeline.validate()
     return timeline

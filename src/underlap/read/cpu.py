@@ -55,6 +55,7 @@ def parts(context: Context) -> Parts:
         thread=host["thread"][row],
         op_class=np.concatenate([np.full(len(spans), OpClass.COMMUNICATION), np.full(len(compute), OpClass.COMPUTE)]),
         name=names[host["name"][row]],
+        shape=np.full(count, NONE),
         call_site=np.full(count, NONE),
         collective=owner,
         graph=np.full(count, NONE),

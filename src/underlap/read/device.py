@@ -53,6 +53,7 @@ def parts(context: Context) -> Parts:
         thread=np.where(known, host["thread"][launch] if len(host["start"]) else 0, NONE),
         op_class=op_class,
         name=name_ids[device["name"]],
+        shape=device["shape"],
         call_site=site_names[np.where(inner >= 0, host["name"][inner] if len(host["start"]) else 0, NONE)],
         collective=owner,
         graph=_small(device["graph"]),

@@ -17,6 +17,8 @@ class Args(msgspec.Struct, gc=False):
     device: Any = None
     nbytes: Any = msgspec.field(name="bytes", default=None)
     graph: Any = msgspec.field(name="graph id", default=None)
+    grid: msgspec.Raw = msgspec.Raw()
+    block: msgspec.Raw = msgspec.Raw()
     collective: Any = msgspec.field(name="Collective name", default=None)
     in_elements: Any = msgspec.field(name="In msg nelems", default=None)
     out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
@@ -32,6 +34,8 @@ class Args(msgspec.Struct, gc=False):
     target_rank: Any = msgspec.field(name="Dst Rank", default=None)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+    wait_stream: Any = msgspec.field(name="wait_on_stream", default=None)
+    wait_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
     name: Any = None
     """The name that a metadata event gives to a process or thread."""
 
@@ -51,6 +55,6 @@ class Event(msgspec.Struct, gc=False):
 
 def detached(args: Args) -> Args:
     """The arguments, free of the piece of the file that they were decoded from."""
-    args.input_dims = msgspec.Raw(bytes(args.input_dims))
-    args.input_type = msgspec.Raw(bytes(args.input_type))
+    for field in ("input_dims", "input_type", "grid", "block"):
+        setattr(args, field, msgspec.Raw(bytes(getattr(args, field))))
     return args

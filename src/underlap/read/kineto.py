@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from underlap.columns import Int64
+from underlap.columns import NONE, Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read.begin_end import Ends
 from underlap.read.build import build
@@ -41,6 +42,8 @@ _HOST_CATEGORIES = {
     "operator": HostKind.OPERATOR,
 }
 _NO_ARGS = Args()
+_Size = Annotated[int, msgspec.Meta(ge=1, lt=1 << 32)]
+_Extent = tuple[_Size, _Size, _Size]
 
 
 def read(path: Path, table: NameTable, report_bytes: Callable[[int], None] | None = None) -> Timeline:
@@ -94,6 +97,26 @@ class _Ids(dict[Any, int]):
         return number
 
 
+class _Shapes(dict[tuple[bytes, bytes], int]):
+    """Grid and block as written -> id of the shape; -1 where they are not three positive integers each."""
+
+    def __init__(self) -> None:
+        self.found = Interner()
+
+    def __missing__(self, texts: tuple[bytes, bytes]) -> int:
+        try:
+            grid, block = (msgspec.json.decode(text, type=_Extent) for text in texts)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            number = self[texts] = NONE
+        else:
+            number = self[texts] = self.found((grid, block))
+        return number
+
+    def ids(self, args: Sequence[Args]) -> Int64:
+        """The shape of each event."""
+        return np.fromiter((self[bytes(arg.grid), bytes(arg.block)] for arg in args), np.int64, len(args))
+
+
 class _Categories(dict[Any, int]):
     """Category as written -> HostKind, or one of the negative codes below."""
 
@@ -121,10 +144,12 @@ class _Collector:
         self._device_names = _Names(lambda name: table.recognize(name).library is not None)
         self._host_names = _Names(lambda name: CALL_NAME.match(name) is not None)
         self._lanes, self._threads = _Ids(), _Ids()
+        self._shapes = _Shapes()
         self._device: list[dict[str, Int64]] = []
         self._host: list[dict[str, Int64]] = []
         self._device_args: dict[int, Args] = {}
         self._host_args: dict[int, Args] = {}
+        self._waits: list[tuple[int, Args]] = []
         self._ends = Ends()
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._dropped: Counter[str] = Counter()
@@ -162,6 +187,7 @@ class _Collector:
         args = [event.args or _NO_ARGS for _, event in rows]
         names, calls = self._device_names, self._device_names.calls
         name = [names[event.name] for _, event in rows]
+        shape = self._shapes.ids(args)
         lanes = self._lanes
         lane = [
             lanes[
@@ -189,6 +215,7 @@ class _Collector:
                 "external": _external(args),
                 "graph": integers([arg.graph for arg in args]),
                 "bytes": integers([arg.nbytes for arg in args]),
+                "shape": shape,
             }
         )
         self._sizes[0] += len(rows)
@@ -201,10 +228,13 @@ class _Collector:
         names, calls = self._host_names, self._host_names.calls
         name = [names[event.name] for _, event in rows]
         threads = self._threads
+        kinds_kept = np.array(kinds, dtype=np.int64)[keep]
         base = self._sizes[1]
         for at, number in enumerate(name):
             if number in calls:
                 self._host_args[base + at] = detached(args[at])
+        for at in np.flatnonzero(kinds_kept == HostKind.SYNC).tolist():
+            self._waits.append((base + at, detached(args[at])))
         self._host.append(
             {
                 "start": start,
@@ -212,7 +242,7 @@ class _Collector:
                 "row": np.array([row for row, _ in rows], dtype=np.int64),
                 "name": np.array(name, dtype=np.int64),
                 "thread": np.array([threads[(event.pid, event.tid)] for _, event in rows], dtype=np.int64),
-                "kind": np.array(kinds, dtype=np.int64)[keep],
+                "kind": kinds_kept,
                 "correlation": integers([arg.correlation for arg in args]),
                 "external": _external(args),
             }
@@ -256,8 +286,10 @@ class _Collector:
             host=_join(self._host, HOST_COLUMNS),
             device_args=self._device_args,
             host_args=self._host_args,
+            waits=self._waits,
             device_names=[_text(name) for name in self._device_names],
             host_names=[_text(name) for name in self._host_names],
+            shapes=self._shapes.found.values,
             lanes=list(self._lanes),
             threads=list(self._threads),
             thread_names=self._thread_names,

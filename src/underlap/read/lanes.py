@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from underlap.columns import Int32, Int64
+from underlap.columns import NONE, Int32, Int64
 from underlap.read.numbers import integer
 from underlap.read.rows import FileRows
 from underlap.timeline import Lane
@@ -33,7 +33,7 @@ def lanes(rows: FileRows, launch: Int64, process_rank: dict[Any, int], rank: int
             lane_rank[lane] = counted.most_common(1)[0][0] if counted else 0
     numbers = _device_numbers([device for _, device, _ in rows.lanes])
     written = [
-        Lane(rank=lane_rank[lane], device=numbers[device], label=_label(stream))
+        Lane(rank=lane_rank[lane], device=numbers[device], label=stream_label(stream))
         for lane, (_, device, stream) in enumerate(rows.lanes)
     ]
     return in_order(written, rows.device["lane"])
@@ -53,23 +53,24 @@ def natural(value: Any) -> tuple[tuple[bool, int, str], ...]:
 
 
 def _device_numbers(written: list[Any]) -> dict[Any, int]:
-    """Device as written -> number: the one that it is or ends in ("mtia:1"); those without are numbered behind the others."""
-    numbers = {}
-    unnumbered = []
-    for device in dict.fromkeys(written):
-        number = integer(device)
-        found = _LAST_NUMBER.search(device) if isinstance(device, str) else None
-        if 0 <= number < 10**9:
-            numbers[device] = number
-        elif found is not None:
-            numbers[device] = int(found.group(1))
-        else:
-            unnumbered.append(device)
-    free = max(numbers.values(), default=-1) + 1
-    return numbers | {device: free + at for at, device in enumerate(sorted(unnumbered, key=str))}
+    """Device as written -> number; those without one are numbered behind the others."""
+    numbers = {device: device_number(device) for device in written}
+    free = max(numbers.values(), default=NONE) + 1
+    unnumbered = sorted((device for device, number in numbers.items() if number == NONE), key=str)
+    return numbers | {device: free + at for at, device in enumerate(unnumbered)}
 
 
-def _label(stream: Any) -> str:
+def device_number(device: Any) -> int:
+    """The number that a device is or ends in: 3, "3", "GPU 3", "mtia:3"; -1 where there is none."""
+    number = integer(device)
+    found = _LAST_NUMBER.search(device) if isinstance(device, str) else None
+    if 0 <= number < 10**9:
+        return number
+    return NONE if found is None else int(found.group(1))
+
+
+def stream_label(stream: Any) -> str:
+    """The label of a stream's lane."""
     if isinstance(stream, str) and stream[:2].lower() == "0x" and integer(stream) >= 0:
         return str(integer(stream))
     return str(stream)

@@ -78,8 +78,8 @@ class _Rows:
 
 def read(path: Path, table: NameTable) -> Timeline:
     """The Timeline of an export made by `nsys export --type sqlite`. The file is not written to."""
-    names = Interner()
-    rows = _load(path, table, names)
+    names, shapes = Interner(), Interner()
+    rows = _load(path, table, names, shapes)
     ranks = _rank_processes(rows.device)
     work = _work(rows, ranks)
     found = find_collectives(work, rows.ranges, ranks.of(process_of(rows.ranges.tid)), names, rows.kernels, rows.payloads)
@@ -97,6 +97,7 @@ def read(path: Path, table: NameTable) -> Timeline:
         ),
         groups=found.groups,
         names=tuple(names.values),
+        shapes=tuple(shapes.values),
         ops=_operations(rows.device, work, found, lane, threads, origin),
         host=_host_rows(rows, work, ranks, threads, names, origin),
         collectives=found.collectives.replace(issue_ns=_relative(found.collectives.issue_ns, origin)),
@@ -105,9 +106,9 @@ def read(path: Path, table: NameTable) -> Timeline:
     )
 
 
-def _load(path: Path, table: NameTable, names: Interner) -> _Rows:
+def _load(path: Path, table: NameTable, names: Interner, shapes: Interner) -> _Rows:
     with Export(path) as export:
-        device, kernels = read_device_rows(export, names, table)
+        device, kernels = read_device_rows(export, names, shapes, table)
         # CUPTI writes 0 for both where it has no times.
         timed = (device.end >= device.start) & ((device.start != 0) | (device.end != 0))
         timed &= tables.possible(device.start, device.end)
@@ -158,6 +159,7 @@ def _operations(device: DeviceRows, work: Work, found: Found, lane: Int64, threa
         thread=_index(threads, work.tid),
         op_class=found.op_class,
         name=device.name,
+        shape=device.shape,
         call_site=found.call_site,
         collective=found.collective_of_op,
         graph=device.graph,

@@ -22,6 +22,7 @@ from underlap.timeline import OpClass
 
 _DEVICE = ("start", "end", "deviceId", "streamId", "globalPid")
 _LINKS = ("correlationId", "graphId", "graphNodeId")
+_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _PEER = 10
 # The numbering of CUpti_ActivityMemcpyKind; the export's own table is asked about others.
 _COPY_NAMES = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", _PEER: "PtoP"}
@@ -59,6 +60,7 @@ class DeviceRows(_Rows):
     graph: Int64
     nbytes: Int64
     name: Int32
+    shape: Int32
     op_class: Int8
     peer: NDArray[np.bool_]
     """Copies between two devices."""
@@ -107,9 +109,11 @@ def thread_of(tid: int) -> int:
     return tid & 0xFFFFFF
 
 
-def read_device_rows(export: Export, names: Interner, table: NameTable) -> tuple[DeviceRows, dict[int, Recognition]]:
+def read_device_rows(
+    export: Export, names: Interner, shapes: Interner, table: NameTable
+) -> tuple[DeviceRows, dict[int, Recognition]]:
     """All device work, and what the kernel table says about each name in it."""
-    kernels, recognitions = _kernels(export, names, table)
+    kernels, recognitions = _kernels(export, names, shapes, table)
     return DeviceRows.concatenate([kernels, *_copies(export, names), _graphs(export, names)]), recognitions
 
 
@@ -178,10 +182,10 @@ def read_device_model(export: Export) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _kernels(export: Export, names: Interner, table: NameTable) -> tuple[DeviceRows, dict[int, Recognition]]:
+def _kernels(export: Export, names: Interner, shapes: Interner, table: NameTable) -> tuple[DeviceRows, dict[int, Recognition]]:
     spellings = ("demangledName", "shortName", "mangledName")
     spelling = next((name for name in spellings if export.has(tables.KERNEL, name)), spellings[0])
-    columns = export.columns(tables.KERNEL, _DEVICE, (*_LINKS, spelling))
+    columns = export.columns(tables.KERNEL, _DEVICE, (*_LINKS, *_SHAPE, spelling))
     text = columns[spelling]
     unique, inverse = np.unique(text, return_inverse=True)
     texts = export.strings(unique.tolist())
@@ -189,7 +193,14 @@ def _kernels(export: Export, names: Interner, table: NameTable) -> tuple[DeviceR
     recognitions = {index: table.recognize(names.values[index]) for index in ids}
     classes = [recognitions[index].op_class for index in ids]
     rows = _rows(columns, np.array(ids, dtype=np.int32)[inverse], np.array(classes, dtype=np.int8)[inverse])
-    return rows, recognitions
+    return dataclasses.replace(rows, shape=_shapes(columns, shapes)), recognitions
+
+
+def _shapes(columns: dict[str, Int64], shapes: Interner) -> Int32:
+    """The shape of each kernel; -1 where its grid and block are not three positive numbers each."""
+    unique, inverse = np.unique(np.column_stack([columns[name] for name in _SHAPE]), axis=0, return_inverse=True)
+    ids = [shapes((tuple(sizes[:3]), tuple(sizes[3:]))) if min(sizes) > 0 else NONE for sizes in unique.tolist()]
+    return np.array(ids, dtype=np.int32)[inverse.ravel()]
 
 
 def _copies(export: Export, names: Interner) -> list[DeviceRows]:
@@ -238,6 +249,7 @@ def _rows(
         graph=np.where(graph > 0, graph & 0x7FFFFFFF, np.where(node > 0, 0, NONE)),
         nbytes=columns.get("bytes", np.full(rows, NONE, dtype=np.int64)),
         name=np.broadcast_to(np.asarray(name, dtype=np.int32), (rows,)),
+        shape=np.full(rows, NONE, dtype=np.int32),
         op_class=np.broadcast_to(np.asarray(op_class, dtype=np.int8), (rows,)),
         peer=np.broadcast_to(np.asarray(peer), (rows,)),
         opaque=np.full(rows, opaque),

@@ -12,9 +12,9 @@ from underlap.columns import Int64, Interner
 from underlap.read.json_event import Args
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
-from underlap.timeline import Collectives, Group, Lane, Note, Operations
+from underlap.timeline import Collectives, Group, Lane, Note, Operations, Shape
 
-DEVICE_COLUMNS = ("start", "end", "row", "name", "lane", "copy", "correlation", "external", "graph", "bytes")
+DEVICE_COLUMNS = ("start", "end", "row", "name", "lane", "copy", "correlation", "external", "graph", "bytes", "shape")
 HOST_COLUMNS = ("start", "end", "row", "name", "thread", "kind", "correlation", "external")
 
 
@@ -29,8 +29,12 @@ class FileRows:
     """Arguments of device rows that may be communication, by position."""
     host_args: dict[int, Args]
     """Arguments of host rows that are calls of collectives, by position."""
+    waits: list[tuple[int, Args]]
+    """Host rows that say which stream or event was waited for (cuda_sync), with their arguments."""
     device_names: list[str]
     host_names: list[str]
+    shapes: list[Shape]
+    """Distinct grids and blocks, which the device column `shape` points to."""
     lanes: list[tuple[Any, Any, Any]]
     """(process as written, device, stream)"""
     threads: list[tuple[Any, Any]]
@@ -45,6 +49,8 @@ class FileRows:
         """Drop the other rows."""
         self.device, self.device_args = _kept(self.device, self.device_args, device)
         self.host, self.host_args = _kept(self.host, self.host_args, host)
+        place = np.cumsum(host) - 1
+        self.waits = [(int(place[row]), args) for row, args in self.waits if host[row]]
 
 
 def _kept(columns: dict[str, Int64], args: dict[int, Args], keep: NDArray[np.bool_]) -> tuple[dict[str, Int64], dict[int, Args]]:

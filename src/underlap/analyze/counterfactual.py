@@ -1,0 +1,207 @@
+"""What each cause costs: the window replayed with one thing taken away, then with all of them.
+
+    lever            taken away                                            a promise is at most
+    late_peers       waiting for peers that arrive later                   all waiting
+    host             the host's own work, and delays after it              idle + exposed
+    serialization    the order of compute and communication in one lane    exposed
+    contention       what compute and communication slow each other        the stretch
+    communication    transfers (hidden behind something independent)       exposed on the critical path
+    all together                                                           window - lower bound
+
+What no edge explains keeps its delay, and unknown dependences are kept: that makes it a promise. With them gone it is only
+the ceiling "if independent". Gains do not add up: what is left is the interaction. A promise that rests on more than 20 %
+unexplained path is a range up to its bound, or unknown where there is no bound.
+Not modeled: what a lever costs, and whether there is a way to pull it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from underlap.analyze import rebuilt
+from underlap.analyze.critical_path import CriticalPath
+from underlap.analyze.graph import Grade, Graph
+from underlap.analyze.rebuilt import Changes
+from underlap.columns import Int64
+from underlap.timeline import Timeline
+
+EXPLAINED_WITHIN_NS = 10_000
+TRUSTED_SHARE = 0.8
+"""Of the critical path; with less of it explained a single number would promise too much."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """How much of the critical path lies at starts that an edge explains to 10 us."""
+
+    real_ns: int
+    """By edges that are known: data, sync, order."""
+    inferred_ns: int
+    """Only by edges that are inferred from timing."""
+    path_ns: int
+
+    @property
+    def share(self) -> float | None:
+        """real / path; None for an empty path."""
+        return self.real_ns / self.path_ns if self.path_ns else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the promises, in ns of the window; None where it is not known."""
+
+    waiting_ns: int | None
+    """Sum over the ranks' known waiting."""
+    idle_ns: int
+    """Of the final rank, like `exposed_ns`."""
+    exposed_ns: int
+    exposed_on_path_ns: int
+    stretch_ns: int | None
+    lower_bound_ns: int
+    """No schedule is shorter."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Isolated:
+    """Durations alone, per operation: what compute and communication would take without each other. Shape (len(ops),)."""
+
+    low_ns: Int64
+    high_ns: Int64
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lever:
+    """What the window would gain. `low_ns` and `high_ns` are equal for a single number, and None where unknown."""
+
+    name: str
+    low_ns: int | None
+    high_ns: int | None
+    bound_ns: int | None
+    """What the promise was held to, None without a bound."""
+    ceiling: bool
+    """True: not a promise. Dependences that nobody knows were taken for absent."""
+    reason: str
+    """Why it is a range, unknown or zero; else empty."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """See the module docstring."""
+
+    observed_ns: int
+    levers: tuple[Lever, ...]
+    """One at a time, in the order of causes."""
+    joint: Lever
+    interaction_ns: int | None
+    """joint - sum of the single ones (of their low ends); None where the joint gain is unknown."""
+    if_independent: Lever
+    """The ceiling."""
+    explained: Explained
+
+
+def explained(graph: Graph, path: CriticalPath) -> Explained:
+    """The explained share of a path."""
+    edges = graph.edges
+    arrival = graph.end_ns[edges.source] + edges.lag_ns
+    near = np.zeros((2, len(graph) + 1), dtype=bool)
+    close = graph.start_ns[edges.target] - arrival <= EXPLAINED_WITHIN_NS
+    real = edges.grade != Grade.TIMING
+    near[0, edges.target[close & real]] = True
+    near[1, edges.target[close & ~real]] = True
+    segments = path.segments
+    lengths = segments.end_ns - segments.start_ns
+    by_real, by_timing = near[0, segments.node], near[1, segments.node] & ~near[0, segments.node]
+    return Explained(
+        real_ns=int(lengths[by_real].sum()), inferred_ns=int(lengths[by_timing].sum()), path_ns=path.end_ns - path.start_ns
+    )
+
+
+def waterfall(
+    timeline: Timeline,
+    graph: Graph,
+    path: CriticalPath,
+    stretches: Mapping[tuple[int, int], Int64],
+    limits: Limits,
+    isolated: Isolated | None = None,
+) -> Waterfall:
+    """Every lever of the window, one at a time and jointly."""
+    part = rebuilt.window(timeline, graph, stretches)
+    observed = rebuilt.length(timeline, graph, part)
+    rests = explained(graph, path)
+
+    def gain(**changes: Any) -> int:
+        return observed - rebuilt.length(timeline, graph, part, Changes(**changes))
+
+    def lever(name: str, bound: int | None, **changes: Any) -> Lever:
+        return _promise(name, gain(**changes), bound, rests)
+
+    levers = (
+        lever("late_peers", limits.waiting_ns, waiting=False)
+        if limits.waiting_ns is not None
+        else _unknown("late_peers", None, "waiting is not known: peers are missing or unmatched"),
+        lever("host", limits.idle_ns + limits.exposed_ns, host=0.0),
+        lever("serialization", limits.exposed_ns, serialized=False),
+        _contention(timeline, isolated, limits, gain, rests),
+        lever("communication", limits.exposed_on_path_ns, communication=False),
+    )
+    everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "communication": False}
+    if isolated is not None:
+        everything["work_ns"] = isolated.high_ns
+    joint = lever("all", max(observed - limits.lower_bound_ns, 0), **everything)
+    independent = gain(possible=False, inferred=False)
+    single = sum(one.low_ns or 0 for one in levers)
+    return Waterfall(
+        observed_ns=observed,
+        levers=levers,
+        joint=joint,
+        interaction_ns=None if joint.low_ns is None else joint.low_ns - single,
+        if_independent=Lever(
+            name="if_independent",
+            low_ns=0,
+            high_ns=independent,
+            bound_ns=None,
+            ceiling=True,
+            reason="dependences that are only inferred from timing, or only possible, were taken for absent",
+        ),
+        explained=rests,
+    )
+
+
+def _promise(name: str, gain: int, bound: int | None, rests: Explained) -> Lever:
+    """A gain held to its bound; a range where too little of the path is explained."""
+    low = max(gain if bound is None else min(gain, bound), 0)
+    share = rests.share
+    if share is not None and share >= TRUSTED_SHARE:
+        return Lever(name=name, low_ns=low, high_ns=low, bound_ns=bound, ceiling=False, reason="")
+    told = "the path is empty" if share is None else f"only {share:.0%} of the critical path is explained"
+    if bound is None:
+        return _unknown(name, None, told)
+    return Lever(name=name, low_ns=low, high_ns=max(bound, low), bound_ns=bound, ceiling=False, reason=told)
+
+
+def _unknown(name: str, bound: int | None, reason: str) -> Lever:
+    return Lever(name=name, low_ns=None, high_ns=None, bound_ns=bound, ceiling=False, reason=reason)
+
+
+def _contention(
+    timeline: Timeline, isolated: Isolated | None, limits: Limits, gain: Callable[..., int], rests: Explained
+) -> Lever:
+    """Isolated durations at both ends of what is known of them."""
+    missing = "durations without the other's company are not known"
+    if isolated is None:
+        if limits.stretch_ns is None:
+            return _unknown("contention", None, missing)
+        return Lever(
+            name="contention", low_ns=0, high_ns=limits.stretch_ns, bound_ns=limits.stretch_ns, ceiling=False, reason=missing
+        )
+    assert len(isolated.low_ns) == len(timeline.ops)
+    most = _promise("contention", gain(work_ns=isolated.low_ns), limits.stretch_ns, rests)
+    least = _promise("contention", gain(work_ns=isolated.high_ns), limits.stretch_ns, rests)
+    if most.high_ns is None or least.low_ns is None or least.low_ns == most.high_ns:
+        return least
+    reason = least.reason or "isolated durations are known as a range"
+    return dataclasses.replace(least, high_ns=max(most.high_ns, least.low_ns), reason=reason)

@@ -1,0 +1,258 @@
+"""A window of the dependence graph as a Network to replay, as it was or with something taken away.
+
+Unchanged it replays every start exactly, which proves nothing: a start that no edge explains keeps its delay. Unknown
+dependences are kept too: where an operation of another lane had ended before one started, that order stays (`possible`
+edges), as nobody knows that the second did not need the first. What began before the window is fixed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from underlap import replay
+from underlap.analyze.graph import MEETING_NS, OP, EdgeKind, Graph
+from underlap.columns import NONE, Int32, Int64
+from underlap.replay import NO_RELEASE, Network, Times
+from underlap.timeline import OpClass, Timeline
+
+COMMUNICATING = (OpClass.COMMUNICATION, OpClass.WAIT)
+_OF_HOST = (EdgeKind.LAUNCH, EdgeKind.HOST_SYNC, EdgeKind.BUSY, EdgeKind.HANDOFF)
+_ON_DEVICE_TIMING = (EdgeKind.ACROSS,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What is different from what happened. Nothing by default."""
+
+    waiting: bool = True
+    """False: every peer is there in time; ranks do not hold each other up."""
+    host: float = 1.0
+    """The host's own work, and the delays after a launch or a blocking call, by this factor."""
+    serialized: bool = True
+    """False: compute and communication of one lane do not wait for each other."""
+    work_ns: Int64 | None = None
+    """Durations of operations instead of those observed, without waiting. Shape (len(ops),)."""
+    communication: bool = True
+    """False: transfers take no time."""
+    possible: bool = True
+    """False: what merely had ended before, in another lane, need not have."""
+    inferred: bool = True
+    """False: dependences that are only inferred from timing do not hold (a barrier is waited for)."""
+
+
+AS_IT_WAS = Changes()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What of the graph is replayed, and what closes it."""
+
+    begin_ns: int
+    """On the common clock."""
+    end_ns: int
+    nodes: Int64
+    """Nodes of the graph, in order of the Network's rows."""
+    row: Int64
+    """Per node of the graph its row, -1 outside."""
+    border: Int64
+    """Rows whose start closes the window."""
+    ends: Int64
+    """Rows whose end closes it."""
+    tail_ns: int
+    """What of the window lies after its last end, where no start closes it."""
+    possible: tuple[Int64, Int64]
+    """(source, target) nodes of the graph: an operation that had ended before one of another lane started."""
+
+
+def window(timeline: Timeline, graph: Graph, stretches: Mapping[tuple[int, int], Int64]) -> Window:
+    """The window of some stretches per (rank, device), on the ranks' own clocks, from the first begin to the last end."""
+    ops, size = timeline.ops, len(timeline.ops)
+    ranks, first = np.unique(ops.rank, return_index=True)
+    shift = dict(zip(ranks.tolist(), (graph.start_ns[first] - ops.start_ns[first]).tolist(), strict=True))
+    bounds = {
+        key: (int(rows[0, 0]) + shift.get(key[0], 0), int(rows[-1, 1]) + shift.get(key[0], 0)) for key, rows in stretches.items()
+    }
+    begin, end = min(low for low, _ in bounds.values()), max(high for _, high in bounds.values())
+    chosen = np.zeros(len(graph), dtype=bool)
+    borders: list[int] = []
+    closing = np.zeros(len(graph), dtype=bool)
+    for rank in sorted({rank for rank, _ in bounds}):
+        last = max(high for (owner, _), (_, high) in bounds.items() if owner == rank)
+        chosen |= (graph.rank == rank) & (graph.start_ns >= begin) & (graph.start_ns < last)
+    for (rank, device), (_, high) in bounds.items():
+        own = np.flatnonzero((ops.rank == rank) & (ops.device == device))
+        at_border = own[graph.start_ns[own] == high]
+        if len(at_border):
+            borders.append(int(at_border[0]))
+            chosen[at_border[0]] = True
+        else:
+            closing[own[(graph.start_ns[own] < high) & (graph.end_ns[own] <= high)]] = True
+    nodes = np.flatnonzero(chosen)
+    row = np.full(len(graph), NONE, dtype=np.int64)
+    row[nodes] = np.arange(len(nodes))
+    closing[size:] = False
+    ends = np.flatnonzero(closing & chosen)
+    last = max([int(graph.start_ns[at]) for at in borders] + graph.end_ns[ends].tolist(), default=begin)
+    return Window(
+        begin_ns=begin,
+        end_ns=end,
+        nodes=nodes,
+        row=row,
+        border=row[np.array(borders, dtype=np.int64)],
+        ends=row[ends],
+        tail_ns=end - last,
+        possible=_possible(timeline, graph),
+    )
+
+
+def _possible(timeline: Timeline, graph: Graph) -> tuple[Int64, Int64]:
+    """For each operation and each other lane of its rank, the last one that had ended; where the operation before in the
+    lane already had the same, nothing new."""
+    ops = timeline.ops
+    sources, targets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    order = np.lexsort((graph.end_ns[: len(ops)], ops.start_ns, ops.lane))
+    numbers, first = np.unique(ops.lane[order], return_index=True)
+    by_lane = dict(zip(numbers.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True))
+    for own, mine in by_lane.items():
+        for other, rows in by_lane.items():
+            if own == other or ops.rank[mine[0]] != ops.rank[rows[0]]:
+                continue
+            reach = np.maximum.accumulate(graph.end_ns[rows])
+            last = np.searchsorted(reach, graph.start_ns[mine], side="right") - 1
+            new = last >= 0
+            new[1:] &= last[1:] > last[:-1]
+            sources.append(rows[last[new]])
+            targets.append(mine[new])
+    return np.concatenate(sources), np.concatenate(targets)
+
+
+def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = AS_IT_WAS) -> Network:
+    """The Network of the window. Its rows are `part.nodes`."""
+    edges = graph.edges
+    target = part.row[edges.target]
+    keep = target >= 0
+    if not changes.serialized:
+        keep &= ~_mixed_lanes(timeline, edges.source, edges.target, edges.kind == EdgeKind.LANE)
+    if not changes.inferred:
+        keep &= ~_inferred(timeline, graph)
+    source, target, kind = edges.source[keep], target[keep], edges.kind[keep]
+    host = np.isin(kind, (EdgeKind.BUSY, EdgeKind.HOST_SYNC, EdgeKind.HANDOFF))
+    lag = edges.lag_ns[keep]
+    lag = np.where(host & (lag > 0), np.rint(lag * changes.host).astype(np.int64), lag)
+    lag = lag + _delays(graph, changes)[edges.target[keep]]
+    extra = _lane_by_class(timeline, part) if not changes.serialized else (np.empty(0, np.int64),) * 2
+    if changes.possible:
+        inside = part.row[part.possible[1]] >= 0
+        extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]
+    source = np.concatenate([source, extra[0]])
+    target = np.concatenate([target, part.row[extra[1]]])
+    lag = np.concatenate([lag, np.zeros(len(extra[0]), dtype=np.int64)])
+    release = np.full(len(part.nodes), NO_RELEASE)
+    outside = part.row[source] < 0
+    np.maximum.at(release, target[outside], graph.end_ns[source[outside]] + lag[outside])
+    # The first point of a thread, and what nothing is known of, stays where it was (in a host without work, at the begin).
+    alone = graph.start_ns[part.nodes]
+    points = graph.kind[part.nodes] != OP
+    alone = np.where(points, part.begin_ns + np.rint((alone - part.begin_ns) * changes.host).astype(np.int64), alone)
+    release = np.where(np.diff(graph.first_edge)[part.nodes] > 0, np.maximum(release, part.begin_ns), alone)
+    work, rendezvous = _work(timeline, graph, part, changes)
+    inner = ~outside
+    return replay.network(
+        np.full(len(part.nodes), NONE, dtype=np.int32),
+        work,
+        release_ns=release,
+        rendezvous=rendezvous,
+        edges=(part.row[source[inner]], target[inner], lag[inner]),
+    )
+
+
+def length(timeline: Timeline, graph: Graph, part: Window, changes: Changes = AS_IT_WAS) -> int:
+    """How long the window lasts under these changes."""
+    return close(part, replay.replay(network(timeline, graph, part, changes))) - part.begin_ns
+
+
+def close(part: Window, times: Times) -> int:
+    """When the window closes: with the first start of what follows it, or where nothing does, as long after its last end as
+    it did."""
+    return int(np.concatenate([times.start_ns[part.border], times.end_ns[part.ends], [part.begin_ns]]).max()) + part.tail_ns
+
+
+def _delays(graph: Graph, changes: Changes) -> Int64:
+    """The delay of each node; after a launch or a blocking call it scales with the host."""
+    if changes.host == 1.0:
+        return graph.delay_ns
+    bound = graph.binding >= 0
+    kind = np.append(graph.edges.kind, np.int8(NONE))[graph.binding]
+    scaled = bound & np.isin(kind, _OF_HOST)
+    return np.where(scaled, np.rint(graph.delay_ns * changes.host).astype(np.int64), graph.delay_ns)
+
+
+def _communicates(timeline: Timeline) -> np.ndarray:
+    found: np.ndarray = np.isin(timeline.ops.op_class, COMMUNICATING)
+    return found
+
+
+def _mixed_lanes(timeline: Timeline, source: Int64, target: Int64, lanes: np.ndarray) -> np.ndarray:
+    """Edges of lanes between communication and anything else."""
+    communicates = np.append(_communicates(timeline), False)
+    size = len(timeline.ops)
+    mixed: np.ndarray = lanes & (communicates[np.minimum(source, size)] != communicates[np.minimum(target, size)])
+    return mixed
+
+
+def _lane_by_class(timeline: Timeline, part: Window) -> tuple[Int64, Int64]:
+    """The order of each lane within communication and within the rest: what is left of it when the two do not wait."""
+    rows = part.nodes[part.nodes < len(timeline.ops)]
+    key = timeline.ops.lane[rows].astype(np.int64) * 2 + _communicates(timeline)[rows]
+    order = rows[np.lexsort((timeline.ops.end_ns[rows], timeline.ops.start_ns[rows], key))]
+    keys = timeline.ops.lane[order].astype(np.int64) * 2 + _communicates(timeline)[order]
+    same = keys[1:] == keys[:-1]
+    return order[:-1][same], order[1:][same]
+
+
+def _inferred(timeline: Timeline, graph: Graph) -> np.ndarray:
+    """Edges between lanes that are inferred, and threads that went on after a span (but barriers are there to be waited for)."""
+    edges, size = graph.edges, len(timeline.ops)
+    barrier = np.array([name == "barrier" for name in timeline.names], dtype=bool)
+    calls = timeline.collectives
+    is_barrier = np.append(np.append(barrier, False)[calls.collective], False)[timeline.ops.collective]
+    span = (edges.kind == EdgeKind.HANDOFF) & (edges.source < size)
+    span[span] = ~is_barrier[edges.source[span]]
+    found: np.ndarray = np.isin(edges.kind, _ON_DEVICE_TIMING) | span
+    return found
+
+
+def _work(timeline: Timeline, graph: Graph, part: Window, changes: Changes) -> tuple[Int64, Int32]:
+    """Work and rendezvous of each row of the Network."""
+    size = len(timeline.ops)
+    work = graph.end_ns - graph.start_ns
+    rendezvous = np.full(len(graph), NONE, dtype=np.int64)
+    waited = graph.wait_ns > 0
+    transfer = np.where(waited, work - graph.wait_ns, work)
+    if changes.waiting:
+        members = np.flatnonzero((graph.rendezvous >= 0) & (part.row >= 0) & (graph.wait_ns >= 0))
+        _, number, counts = np.unique(graph.rendezvous[members], return_inverse=True, return_counts=True)
+        last = np.full(len(counts), np.iinfo(np.int64).min)
+        np.maximum.at(last, number, graph.start_ns[members])
+        reached = graph.start_ns[members] + graph.wait_ns[members]
+        # Who did not wait for the last (the root of a broadcast, a peer outside the input) keeps its waiting as it was.
+        joined = (np.abs(reached - last[number]) <= MEETING_NS) & (graph.end_ns[members] >= last[number]) & (counts[number] > 1)
+        whole = np.ones(len(counts), dtype=bool)
+        np.logical_and.at(whole, number, joined | (graph.start_ns[members] == last[number]))
+        joined &= whole[number]
+        rows = members[joined]
+        rendezvous[rows] = number[joined]
+        work[rows] = graph.end_ns[rows] - last[number[joined]]
+        transfer[rows] = work[rows]
+    else:
+        work = transfer
+    if changes.work_ns is not None:
+        fixed = work[:size] - transfer[:size]
+        work[:size] = changes.work_ns + np.where(rendezvous[:size] >= 0, 0, fixed)
+    if not changes.communication:
+        rows = np.flatnonzero(_communicates(timeline))
+        work[rows] = np.where(rendezvous[rows] >= 0, 0, work[rows] - transfer[rows])
+    return work[part.nodes], rendezvous[part.nodes].astype(np.int32)
