@@ -366,6 +366,15 @@ def test_many_objects_inside_one_event_are_one_event(tmp_path: Path, piece: int)
     assert damage == Damage(lists=1)
 
 
+def test_a_last_event_beyond_the_limit_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_events, "VALUE_LIMIT", 1 << 18)
+    monkeypatch.setattr(json_events, "PIECE_BYTES", 1 << 16)
+    events, damage, _ = load(tmp_path, '[{"name": "a"}, {"name": "' + "x" * (1 << 20))
+
+    assert [event[2] for event in events] == ["a"]
+    assert (damage.skipped, damage.truncated) == (1, "the list of events is not closed")
+
+
 def test_an_event_beyond_the_limit_is_skipped_and_the_next_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_events, "VALUE_LIMIT", 1 << 20)
     monkeypatch.setattr(json_events, "PIECE_BYTES", 1 << 16)

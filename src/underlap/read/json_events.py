@@ -355,6 +355,7 @@ def _lose(source: _Text) -> None:
             return
         source.text = source.text[-_KEPT_BYTES:]
         if not source.more():
+            source.text = b""
             return
 
 
