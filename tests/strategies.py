@@ -5,6 +5,8 @@ Times come from a range so small that intervals touch, nest, repeat and are empt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from tests.timelines import COMMUNICATION, COMPUTE, COPY, FUSED, WAIT, Call, Host, Op, build
@@ -43,8 +45,12 @@ _group = st.tuples(st.sampled_from(_DESCRIPTIONS), st.booleans(), st.sampled_fro
 _groups = st.lists(_group, min_size=3, max_size=3, unique=True)
 
 
+STYLES = ("none", "training", "serving", "graphs")
+"""What may mark steps."""
+
+
 @st.composite
-def timelines(draw: st.DrawFn) -> Timeline:
+def timelines(draw: st.DrawFn, styles: Sequence[str] = STYLES) -> Timeline:
     """A valid Timeline: 1 to 4 ranks of 1 to 2 devices, any classes, launches, calls, groups, steps or graph launches."""
     ranks = sorted(draw(st.sets(st.integers(0, 5), min_size=1, max_size=4)))
     scale = draw(st.sampled_from(_SCALES))
@@ -55,7 +61,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     calls: list[Call] = []
     ops: list[Op] = []
     host: list[Host] = []
-    style = draw(st.sampled_from(("none", "training", "serving", "graphs")))
+    style = draw(st.sampled_from(styles))
     for rank in ranks:
         own = draw(st.lists(_call, min_size=1, max_size=4))
         first = len(calls)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from underlap.analyze.graph import Waits
+from underlap.columns import NONE
 from underlap.timeline import (
     UNKNOWN_NS,
     Collectives,
@@ -88,6 +89,7 @@ def timeline(
             "graph": -1,
             "nbytes": -1,
             "represents": 1,
+            "shape": NONE,
             "source_row": 1000 + at,
         }
         for field, value in values.items():

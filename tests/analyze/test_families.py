@@ -160,6 +160,15 @@ def test_a_fused_kernel_is_neither_communication_nor_exposed_in_its_family() -> 
     assert (row.fused_ns, row.communication_ns, row.under_fused_ns, row.exposed_ns) == (9, 7, 4, 3)
 
 
+def test_of_equally_frequent_axis_sources_the_first_by_name_is_shown() -> None:
+    listed = group(0, 1, name=None)
+    for order in ((0, 1), (1, 0)):
+        calls = [(Call(group=0, site="DistributedDataParallel.forward"), Call(group=1))[at] for at in order]
+        row = only(report(of_ranks(calls, groups=(listed, group(0, 1, name="1", description="mesh_dp")))))
+
+        assert (row.axis, row.axis_source, row.count) == ("dp", "group description", 2)
+
+
 def test_libraries_of_a_family_are_listed_in_order_of_name() -> None:
     calls = [Call(library="nccl", group=0), Call(library="custom_all_reduce", group=0)]
 

@@ -173,6 +173,14 @@ def test_graph_launches_are_steps_only_when_asked_for() -> None:
     assert borders(asked) == [("graph launch 0", 2, 12), ("graph launch 1", 12, 22), ("graph launch 2", 22, 28)]
 
 
+def test_graph_steps_of_a_rank_end_with_its_own_last_event() -> None:
+    host = [Host("cudaGraphLaunch", start, start + 1, GRAPH, rank) for rank in (0, 1) for start in (0, 10)]
+    ops = [Op(COMPUTE, 2, 18), Op(COMPUTE, 2, 50, rank=1)]
+    found = report(build(ops, host=host), window="steps")
+
+    assert [(step.rank, step.start_ns, step.end_ns) for step in found.steps] == [(0, 0, 10), (0, 10, 18), (1, 0, 10), (1, 10, 50)]
+
+
 def test_a_single_graph_launch_is_no_step() -> None:
     assert report(build([Op(COMPUTE, 2, 8, launch=0)], host=[Host("cudaGraphLaunch", 0, 1, GRAPH)])).steps == []
 

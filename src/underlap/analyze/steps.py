@@ -176,16 +176,16 @@ def _cut_at_the_next(marks: list[Mark]) -> list[Mark]:
 
 
 def _graph_launches(timeline: Timeline) -> dict[int, list[Mark]]:
-    """Per rank one mark per graph launch, each lasting until the next."""
+    """Per rank one mark per graph launch, each lasting until the next, the last until the rank's last device event."""
     host = timeline.host
     wanted = [at for at, name in enumerate(timeline.names) if _GRAPH_LAUNCH.match(name)]
     marks: dict[int, list[Mark]] = {}
     for rank in np.unique(host.rank).tolist():
         rows = np.flatnonzero((host.rank == rank) & (host.kind == HostKind.LAUNCH) & np.isin(host.name, wanted))
         starts = np.sort(host.start_ns[rows]).tolist()
-        own = timeline.ops.end_ns[timeline.ops.rank == rank]
-        if len(starts) > 1 and len(own):
-            ends = [*starts[1:], max(int(own.max()), starts[-1]) + 1]
+        last = timeline.ops.end_ns[timeline.ops.rank == rank]
+        if len(starts) > 1 and len(last):
+            ends = [*starts[1:], max(int(last.max()), starts[-1]) + 1]
             spans = enumerate(zip(starts, ends, strict=True))
             marks[rank] = [(at, f"graph launch {at}", start, end) for at, (start, end) in spans]
     return marks

@@ -195,6 +195,8 @@ def headline(ranks: Sequence[RankRow], sums: dict[str, CauseSum], late: Sequence
     idle = sum(row.idle_ns for row in ranks)
     if not span or not communication:
         return None
+    if not exposed:
+        return "All communication is hidden: there is nothing to gain from hiding more."
     of_window = f"{exposed / span:.1%} of the window"
     host = _sum(sums, "late_launch", "throttled")
     if idle > span / 2 and 2 * host >= exposed:
