@@ -6,11 +6,13 @@ import dataclasses
 import multiprocessing
 import os
 import re
+import stat
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from underlap.errors import InputError, NotATraceError, OptionError, UnreadableError
@@ -22,6 +24,9 @@ from underlap.timeline import Note, Timeline, concatenate, renumber, with_ranks
 _PARALLEL_BYTES = 16 << 20
 """Below this much input, starting processes costs more than it gains."""
 _LISTED = 4
+_RANK_IN_NAME = re.compile(r"(?<=rank|work)(?:er)?[-_ ]?\d+", re.IGNORECASE)
+# Six digits or more are a time; the profiler's own names have one per rank.
+_RANK_OR_NUMBER_IN_NAME = re.compile(rf"{_RANK_IN_NAME.pattern}|[0-9]{{6,}}", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class _Folder:
 
     strays: list[str] = dataclasses.field(default_factory=list)
     unusable: list[str] = dataclasses.field(default_factory=list)
+    below: list[Path] = dataclasses.field(default_factory=list)
+    """Sub-folders with traces, beside which the folder itself has some."""
 
 
 def read(
@@ -57,71 +64,106 @@ def read(
     """
     table = NameTable.default() if names is None else NameTable.default().with_file(Path(names))
     folder = _Folder()
-    files = list(dict.fromkeys(_files(map(Path, paths), folder)))
+    # A file is read once, however often and by whatever path it is named.
+    files = list({os.path.realpath(found[0]): found for found in _files(map(Path, paths), folder)}.values())
     wanted = None if ranks is None else set(ranks)
+    named: set[int] = set()
     if wanted is not None:
         # Files whose name tells another rank are not opened.
-        files = [file for file in files if (found := rank_from_name(file[0])) is None or found in wanted] or files
+        told = [rank_from_name(file[0]) for file in files]
+        named = {rank for rank in told if rank is not None}
+        files = [file for file, rank in zip(files, told, strict=True) if rank is None or rank in wanted] or files
     timelines = _read_all(files, table, folder, jobs, progress)
     timelines, notes = _distinct_ranks(timelines)
     notes += _folder_notes(folder)
     timeline = concatenate(_own_clocks(timelines))
     if wanted is not None:
-        timeline = _only(timeline, wanted)
+        timeline = _only(timeline, wanted, named)
     return dataclasses.replace(timeline, notes=(*_merged(timeline.notes, len(timelines)), *notes))
 
 
 def _files(paths: Iterable[Path], folder: _Folder) -> Iterator[tuple[Path, formats.Format, bool]]:
     """(file, format, whether it was found in a folder) of everything that the paths name."""
     for path in paths:
-        if path.is_dir():
+        if _is_folder(path):
             yield from _in_folder(path, folder)
-        elif not path.exists():
-            raise UnreadableError(f"{path}: no such file or folder; expected {formats.READABLE}, or a folder of them")
         else:
             yield path, formats.detect(path), False
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError as error:
+        raise UnreadableError(f"{path}: no such file or folder; expected {formats.READABLE}, or a folder of them") from error
+    except (OSError, ValueError) as error:
+        raise UnreadableError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
 def _in_folder(path: Path, folder: _Folder) -> list[tuple[Path, formats.Format, bool]]:
-    found = _traces_directly_in(path, folder)
+    files, folders = _children(path, folder)
+    found = _traces_among(files, folder)
+    holding = {child: traces for child in folders if (traces := _directly_in(child))}
+    if holding and not any(formats.holds_events(file) for file, _, _ in found):
+        # The traces are below; what lies beside them is JSON of another kind.
+        folder.strays += [f"{file.name}: no trace" for file, _, _ in found]
+        found = []
     if found:
+        folder.below = list(holding)
         return found
-    below = {child: _traces_directly_in(child, _Folder()) for child in _children(path) if child.is_dir()}
-    holding = {child: traces for child, traces in below.items() if traces}
     if len(holding) == 1:
         return holding.popitem()[1]
     if holding:
-        names = ", ".join(child.name for child in list(holding)[:_LISTED])
         raise InputError(
-            f"{path}: no trace directly in this folder, but in {len(holding)} of its folders ({names}"
-            f"{', ...' if len(holding) > _LISTED else ''}); give the one to analyze"
+            f"{path}: no trace directly in this folder, but in {len(holding)} of its folders ({_some(holding)}); "
+            "give the one to analyze"
         )
     first = f" ({folder.strays[0]})" if folder.strays else ""
     raise NotATraceError(f"{path}: no trace in this folder{first}; expected {formats.READABLE}")
 
 
-def _traces_directly_in(path: Path, folder: _Folder) -> list[tuple[Path, formats.Format, bool]]:
+def _directly_in(path: Path) -> list[tuple[Path, formats.Format, bool]]:
+    try:
+        return _traces_among(_children(path, _Folder())[0], _Folder())
+    except UnreadableError:
+        return []
+
+
+def _some(paths: Iterable[Path]) -> str:
+    names = [path.name for path in paths]
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+
+
+def _traces_among(files: list[Path], folder: _Folder) -> list[tuple[Path, formats.Format, bool]]:
     found: list[tuple[Path, formats.Format, bool]] = []
-    for child in _children(path):
-        if not child.is_file():
-            continue
+    for file in files:
         try:
-            found.append((child, formats.detect(child), True))
+            found.append((file, formats.detect(file), True))
         except InputError as error:
-            folder.strays.append(_without_folder(error, child))
+            folder.strays.append(_without_folder(error, file))
     return found
 
 
-def _children(path: Path) -> list[Path]:
+def _children(path: Path, folder: _Folder) -> tuple[list[Path], list[Path]]:
+    """The files and the folders in a folder; pipes, dangling links and the like count as strays."""
+    files: list[Path] = []
+    folders: list[Path] = []
     try:
-        return sorted((child for child in path.iterdir() if not child.name.startswith(".")), key=_natural)
+        children = sorted((child for child in path.iterdir() if not child.name.startswith(".")), key=_natural)
     except OSError as error:
         raise UnreadableError(f"{path}: cannot be listed ({error.strerror or error})") from error
+    for child in children:
+        try:
+            (folders if _is_folder(child) else files).append(child)
+        except UnreadableError as error:
+            folder.strays.append(_without_folder(error, child))
+    return files, folders
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
     """Sorts rank2 before rank10."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", path.name)]
+    parts = re.split(r"([0-9]+)", path.name)
+    return [(at % 2 == 1, int(part) if at % 2 == 1 else 0, part) for at, part in enumerate(parts)]
 
 
 def _read_all(
@@ -131,7 +173,7 @@ def _read_all(
     jobs: int | None,
     progress: Callable[[Progress], None] | None,
 ) -> list[Timeline]:
-    sizes = [file.stat().st_size for file, _, _ in files]
+    sizes = [_size(file) for file, _, _ in files]
     if jobs is None:
         jobs = min(len(files), os.cpu_count() or 1) if sum(sizes) > _PARALLEL_BYTES else 1
     tell = progress or (lambda _: None)
@@ -152,6 +194,13 @@ def _read_all(
     if not timelines:
         raise failures[0]
     return timelines
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0  # reading it will say what is wrong
 
 
 def _in_turn(
@@ -186,10 +235,18 @@ def _in_processes(
         futures = {pool.submit(_read_one, file, form, table, None): at for at, (file, form, _) in enumerate(files)}
         for future in as_completed(futures):
             at = futures[future]
-            outcomes[at] = future.result()
+            outcomes[at] = _outcome(future, files[at][0])
             done += sizes[at]
             tell(Progress(file=files[at][0].name, done_bytes=done, total_bytes=sum(sizes)))
     return [outcomes[at] for at in range(len(files))]
+
+
+def _outcome(future: Future[Timeline | InputError], file: Path) -> Timeline | InputError:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        # The system ends a process that takes too much memory, and the pool with it.
+        return UnreadableError(f"{file}: a reading process was ended from outside, perhaps for want of memory; try --jobs 1")
 
 
 def _context() -> multiprocessing.context.BaseContext:
@@ -206,6 +263,8 @@ def _read_one(
         return form.read(file, table, report_bytes)
     except InputError as error:
         return error
+    except MemoryError:
+        return UnreadableError(f"{file}: reading it takes more memory than there is; record fewer steps, or select files")
 
 
 def _without_folder(error: InputError, file: Path) -> str:
@@ -244,24 +303,29 @@ def _stated(timeline: Timeline) -> bool:
 
 
 def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note]]:
-    """Where a rank occurs twice: the files of one recording (names equal but for the rank), the one with most ranks."""
-    counted = Counter(info.rank for timeline in timelines for info in timeline.ranks)
+    """Where a rank occurs twice: the files of one recording, told by their names, else the earliest file of each rank."""
+    ranks = [timeline.ranks[0].rank for timeline in timelines]
+    counted = Counter(ranks)
     if not counted or counted.most_common(1)[0][1] == 1:
         return timelines, []
-    recordings: dict[str, list[Timeline]] = {}
-    for timeline in timelines:
-        stem = re.sub(r"(rank|worker)([-_ ]?)\d+", r"\1\2*", timeline.ranks[0].source, flags=re.IGNORECASE)
-        recordings.setdefault(stem, []).append(timeline)
-    best = max(recordings, key=lambda stem: len({info.rank for timeline in recordings[stem] for info in timeline.ranks}))
-    chosen = recordings[best] if len(recordings) < len(timelines) else timelines
-    kept: dict[int, Timeline] = {}
-    for timeline in chosen:
-        kept.setdefault(timeline.ranks[0].rank, timeline)
-    left = [timeline.ranks[0].source for timeline in timelines if timeline not in kept.values()]
+    chosen = list(range(len(timelines)))
+    used = "the earliest of each rank"
+    for pattern in (_RANK_IN_NAME, _RANK_OR_NUMBER_IN_NAME):
+        recordings: dict[str, list[int]] = {}
+        for at, timeline in enumerate(timelines):
+            recordings.setdefault(pattern.sub("*", timeline.ranks[0].source), []).append(at)
+        best = max(recordings, key=lambda stem: len({ranks[at] for at in recordings[stem]}))
+        if len({ranks[at] for at in recordings[best]}) > 1:
+            chosen, used = recordings[best], best
+            break
+    kept: dict[int, int] = {}
+    for at in sorted(chosen, key=lambda at: timelines[at].origin_ns):
+        kept.setdefault(ranks[at], at)
+    left = [timeline.ranks[0].source for at, timeline in enumerate(timelines) if kept.get(ranks[at]) != at]
     listed = ", ".join(left[:_LISTED]) + (", ..." if len(left) > _LISTED else "")
-    repeated = max(counted, key=lambda rank: counted[rank])
-    text = f"rank {repeated} occurs in {counted[repeated]} files; used {best}, left out {len(left)} files: {listed}"
-    return list(kept.values()), [Note(code="duplicate_ranks", text=text)]
+    repeated = min(rank for rank in counted if counted[rank] > 1)
+    text = f"rank {repeated} occurs in {counted[repeated]} files; used {used}, left out {len(left)} files: {listed}"
+    return [timelines[at] for at in sorted(kept.values())], [Note(code="duplicate_ranks", text=text)]
 
 
 def _own_clocks(timelines: list[Timeline]) -> list[Timeline]:
@@ -277,10 +341,11 @@ def _own_clocks(timelines: list[Timeline]) -> list[Timeline]:
     ]
 
 
-def _only(timeline: Timeline, wanted: set[int]) -> Timeline:
+def _only(timeline: Timeline, wanted: set[int], named: set[int]) -> Timeline:
     present = {info.rank for info in timeline.ranks}
     missing = sorted(wanted - present)
     if missing:
+        present |= named - wanted
         listed = ", ".join(map(str, missing[:_LISTED])) + (", ..." if len(missing) > _LISTED else "")
         there = ", ".join(map(str, sorted(present)[:16]))
         raise OptionError(f"--ranks asks for {listed}; the input has {there}{', ...' if len(present) > 16 else ''}")
@@ -301,6 +366,9 @@ def _merged(notes: tuple[Note, ...], files: int) -> list[Note]:
 
 def _folder_notes(folder: _Folder) -> list[Note]:
     notes = []
+    if folder.below:
+        text = f"the folder has traces of its own; those in its folders are not read: {_some(folder.below)}"
+        notes.append(Note(code="subfolders", text=text))
     if folder.unusable:
         text = f"{len(folder.unusable)} traces of the folder cannot be used: {folder.unusable[0]}"
         notes.append(Note(code="unusable_files", text=text))

@@ -17,7 +17,9 @@ from underlap.read.identity import rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
+from underlap.read.numbers import integer
 from underlap.read.rows import Context, FileRows, Parts
+from underlap.read.sieve import drop_impossible
 from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Note, Operations, RankInfo, Thread, Timeline, in_time_order
 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
@@ -37,6 +39,12 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         rank, source = rank_from_name(path), "file name"
     if rank is None:
         rank, source = 0, "assumed"
+    notes = []
+    if world is not None and rank >= world:
+        text = f"{path.name}: rank {rank} of a world of {world} ranks does not exist; the size of the world is taken as unknown"
+        notes.append(Note(code="world_size", text=text))
+        world = None
+    drop_impossible(rows)
     on_cpu = len(rows.device["start"]) == 0
     nesting = _nesting(rows)
     context = Context(rows=rows, table=table, names=names, groups=groups, config=config, nesting=nesting, rank=rank)
@@ -80,7 +88,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
         collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),
         recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
-        notes=tuple(_notes(path, file, rows) + parts.notes),
+        notes=(*_notes(path, file, rows), *notes, *parts.notes),
         event_waits=waits.replace(wait_ns=waits.wait_ns - origin, record_ns=waits.record_ns - origin),
     )
     timeline.validate()
@@ -121,7 +129,9 @@ def _host_rows(rows: FileRows, parts: Parts, rank: int, names: Interner) -> tupl
     blocking = [number for number, name in enumerate(rows.host_names) if _SYNC_NAME.match(name)]
     kind[runtime & np.isin(host["name"], blocking)] = HostKind.SYNC
     name_ids = np.array([names(name) for name in rows.host_names], dtype=np.int32)
-    thread_rank = np.array([parts.process_rank.get(process, rank) for process, _ in rows.threads], dtype=np.int32)
+    ranks = parts.process_rank
+    other = min(ranks.values(), default=rank)
+    thread_rank = np.array([ranks.get(process, other) for process, _ in rows.threads], dtype=np.int32)
     threads = tuple(
         Thread(rank=int(number), process=str(process), label=rows.thread_names.get((process, thread), str(thread)))
         for number, (process, thread) in zip(thread_rank, rows.threads, strict=True)
@@ -135,7 +145,12 @@ def _host_rows(rows: FileRows, parts: Parts, rank: int, names: Interner) -> tupl
         name=name_ids[host["name"]] if len(host["name"]) else [],
         source_row=host["row"],
     )
-    return table, threads
+    if not ranks or not len(table):
+        return table, threads
+    owned = np.array([process in ranks for process, _ in rows.threads])[table.thread]
+    if not owned.all():
+        rows.dropped["of processes without a device"] = int((~owned).sum())
+    return table.take(owned), threads
 
 
 def _relative(ops: Operations, origin: int) -> Operations:
@@ -169,7 +184,7 @@ def _device_model(metadata: dict[str, Any], parts: Parts, rank: int) -> str | No
     models = {
         str(entry.get("name"))
         for entry in (properties if isinstance(properties, list) else [])
-        if isinstance(entry, dict) and entry.get("id") in used and entry.get("name")
+        if isinstance(entry, dict) and integer(entry.get("id")) in used and entry.get("name")
     }
     return models.pop() if len(models) == 1 else None
 
@@ -184,8 +199,18 @@ def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
     if damage.mended:
         text = f"{path.name}: {damage.mended} events were not valid JSON (control characters, quotes, NaN) and were mended"
         notes.append(Note(code="events_mended", text=text))
+    if damage.mistyped:
+        text = f"{path.name}: {damage.mistyped} events have fields of a wrong type, which are taken as absent"
+        notes.append(Note(code="events_mistyped", text=text))
     if damage.metadata:
         notes.append(Note(code="metadata_lost", text=f"{path.name}: {damage.metadata}"))
+    if damage.lists > 1:
+        text = f"{path.name}: {damage.lists} lists of events in the file; all of them were read"
+        notes.append(Note(code="several_lists", text=text))
+    repeated = [f"{count} {kind} rows" for count, kind in zip(rows.repeated, ("device", "host"), strict=True) if count]
+    if repeated:
+        text = f"{path.name}: {' and '.join(repeated)} repeat another one exactly and are left out"
+        notes.append(Note(code="duplicates", text=text))
     for what, count in rows.dropped.items():
         notes.append(Note(code="events_dropped", text=f"{path.name}: {count} events {what} are left out"))
     return notes

@@ -7,15 +7,15 @@ operator, the shapes of the annotation (nccl:all_reduce). Later sources fill onl
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import math
 import re
 from typing import Any
 
 import msgspec
 
 from underlap.read.collective import dtype_bytes, normalize, payload_bytes
-from underlap.read.json_events import Args
+from underlap.read.json_event import Args
 from underlap.read.numbers import integer
 from underlap.timeline import Group
 
@@ -24,6 +24,10 @@ CALL_NAME = re.compile(
     r"|c10d_functional::|symm_mem::"
 )
 """Names of host rows that are a call of a collective, whatever library runs it."""
+
+MOST_RANKS = 1 << 20
+"""No job is as large; a larger number is no rank, and would only cost memory."""
+_LARGEST = (1 << 63) - 1
 
 # Where a c10d operator has its output and its input among its arguments; all others have the input first.
 _OUTPUT_FIRST = re.compile(r"gather|scatter|alltoall")
@@ -51,12 +55,13 @@ class CallInfo:
         out_elements = self.out_elements
         if out_elements is None and self.collective == "all_gather" and self.in_elements is not None and group_size:
             out_elements = self.in_elements * group_size
-        return payload_bytes(
+        size = payload_bytes(
             self.collective,
             in_elements=self.in_elements,
             out_elements=out_elements,
             element_bytes=dtype_bytes(self.dtype),
         )
+        return size if size is not None and size <= _LARGEST else None
 
 
 def from_metadata(args: Args) -> CallInfo:
@@ -93,9 +98,11 @@ def parse_ranks(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
-    if not isinstance(value, list) or not value or not all(isinstance(rank, int) and rank >= 0 for rank in value):
+    if not isinstance(value, list) or not value:
+        return None
+    if not all(type(rank) is int and 0 <= rank < MOST_RANKS for rank in value) or len(set(value)) < len(value):
         return None
     return tuple(value)
 
@@ -108,7 +115,7 @@ def groups_from_config(config: Any) -> list[Group]:
     for entry in config:
         if isinstance(entry, dict):
             ranks = parse_ranks(entry.get("ranks"))
-            size = _count(entry.get("pg_size"))
+            size = _size(entry.get("pg_size"))
             if ranks is not None and size is not None and len(ranks) != size:
                 ranks = None
             groups.append(
@@ -123,11 +130,11 @@ def groups_from_config(config: Any) -> list[Group]:
 
 
 def _group(args: Args) -> Group | None:
-    name, size = _text(args.group_name), _count(args.group_size)
+    name, size = _text(args.group_name), _size(args.group_size)
     ranks = parse_ranks(args.group_ranks)
     start, stride = _count(args.rank_start), _count(args.rank_stride)
-    if ranks is None and size and start is not None and stride:
-        ranks = tuple(range(start, start + size * stride, stride))
+    if ranks is None and size and start is not None and stride and start + size * stride <= MOST_RANKS + stride:
+        ranks = _strided(start, size, stride)
     if ranks is not None and size and len(ranks) != size:
         ranks = None
     if name is None and ranks is None:
@@ -137,10 +144,25 @@ def _group(args: Args) -> Group | None:
 
 def _peer(collective: str | None, args: Args) -> int | None:
     if collective == "send":
-        return _count(args.target_rank)
+        return _rank(args.target_rank)
     if collective in ("recv", "broadcast", "scatter"):
-        return _count(args.source_rank)
+        return _rank(args.source_rank)
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _strided(start: int, size: int, stride: int) -> tuple[int, ...]:
+    return tuple(range(start, start + size * stride, stride))
+
+
+def _rank(value: Any) -> int | None:
+    number = integer(value)
+    return number if 0 <= number < MOST_RANKS else None
+
+
+def _size(value: Any) -> int | None:
+    number = integer(value)
+    return number if 0 < number <= MOST_RANKS else None
 
 
 def _count(value: Any) -> int | None:
@@ -149,11 +171,13 @@ def _count(value: Any) -> int | None:
 
 
 def _text(value: Any) -> str | None:
-    return str(value) if isinstance(value, str | int) and value != "" else None
+    if isinstance(value, int):
+        return str(value) if abs(value) <= _LARGEST else None
+    return value if isinstance(value, str) and value else None
 
 
 def _description(value: Any) -> str | None:
-    return None if value in ("", "undefined", None) else str(value)
+    return value if isinstance(value, str) and value not in ("", "undefined") else None
 
 
 def _json_list(raw: msgspec.Raw) -> list[Any]:
@@ -170,7 +194,17 @@ def _elements(dims: Any, kind: Any) -> int | None:
         return None
     if not dims:
         return 1 if isinstance(kind, str) and dtype_bytes(kind) is not None else None
-    if all(isinstance(dim, int) for dim in dims):
-        return math.prod(dims)
-    parts = [_elements(dim, kind if dim else "float") for dim in dims]
+    if not any(isinstance(dim, list) for dim in dims):
+        return _product(dims)
+    # A list of tensors has no kind of its own; a scalar in it counts as one element.
+    parts = [_product(dim) if isinstance(dim, list) else None for dim in dims]
     return None if None in parts else sum(part for part in parts if part is not None)
+
+
+def _product(dims: list[Any]) -> int | None:
+    if not all(type(dim) is int and 0 <= dim <= _LARGEST for dim in dims):
+        return None
+    product = 1
+    for dim in dims:
+        product = min(product * dim, _LARGEST + 1)
+    return product if product <= _LARGEST else None

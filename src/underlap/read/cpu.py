@@ -10,6 +10,7 @@ Not modeled: threads that an operator starts by itself (OpenMP); they run inside
 from __future__ import annotations
 
 import re
+from collections import Counter, deque
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from underlap import intervals
 from underlap.columns import NONE, Int64
 from underlap.read import calls, device
 from underlap.read.calls import CallInfo
+from underlap.read.lanes import in_order
 from underlap.read.nesting import Nesting
 from underlap.read.rows import Context, FileRows, Parts
 from underlap.timeline import UNKNOWN_NS, HostKind, Lane, Note, OpClass, Operations
@@ -41,14 +43,15 @@ def parts(context: Context) -> Parts:
     count = len(row)
     owner = np.concatenate([np.arange(len(spans)), np.full(len(compute), NONE)])
     names = np.array([context.names(name) for name in rows.host_names], dtype=np.int32)
-    lanes = [Lane(rank=context.rank, device=0, label=_label(rows, thread)) for thread in range(len(rows.threads))]
+    threads = [Lane(rank=context.rank, device=0, label=label) for label in _labels(rows)]
+    lanes, lane = in_order(threads, host["thread"][row])
     operations = Operations.from_columns(
         start_ns=start,
         end_ns=end,
         launch_ns=np.full(count, UNKNOWN_NS),
         rank=np.full(count, context.rank),
         device=np.zeros(count),
-        lane=host["thread"][row],
+        lane=lane,
         thread=host["thread"][row],
         op_class=np.concatenate([np.full(len(spans), OpClass.COMMUNICATION), np.full(len(compute), OpClass.COMPUTE)]),
         name=names[host["name"][row]],
@@ -66,6 +69,10 @@ def parts(context: Context) -> Parts:
             text="no device rows: communication is the gloo spans, compute the operators on the host outside c10d calls",
         )
     ]
+    processes = {rows.threads[thread][0] for thread in np.unique(operations.thread).tolist()}
+    if len(processes) > 1:
+        text = f"{len(processes)} processes in one file without device rows are taken as one rank"
+        notes.append(Note(code="processes_merged", text=text))
     return Parts(
         ops=operations,
         collectives=device.collective_table(_calls(context, spans, asked)),
@@ -76,9 +83,14 @@ def parts(context: Context) -> Parts:
     )
 
 
-def _label(rows: FileRows, thread: int) -> str:
-    process, number = rows.threads[thread]
-    return rows.thread_names.get((process, number), str(number))
+def _labels(rows: FileRows) -> list[str]:
+    """The name of each thread, with its number where two threads share a name."""
+    named = [rows.thread_names.get(key, str(key[1])) for key in rows.threads]
+    counted = Counter(named)
+    return [
+        name if counted[name] == 1 else f"{name} {process}/{number}"
+        for name, (process, number) in zip(named, rows.threads, strict=True)
+    ]
 
 
 def _rows_named(rows: FileRows, pattern: re.Pattern[str]) -> Int64:
@@ -104,9 +116,12 @@ def _compute(rows: FileRows, blocking: Int64, loops: set[int]) -> Int64:
     outer = index[nesting.parents() < 0]
     outer = outer[np.lexsort((host["start"][outer], host["thread"][outer]))]
     pieces = [np.empty((0, 3), dtype=np.int64)]
-    for thread in np.unique(host["thread"][outer]).tolist():
-        own = outer[host["thread"][outer] == thread]
-        calls_here = blocking[host["thread"][blocking] == thread]
+    blocking = blocking[np.argsort(host["thread"][blocking], kind="stable")]
+    threads, first = np.unique(host["thread"][outer], return_index=True)
+    low = np.searchsorted(host["thread"][blocking], threads, side="left").tolist()
+    high = np.searchsorted(host["thread"][blocking], threads, side="right").tolist()
+    for at, own in enumerate(np.split(outer, first[1:]) if len(outer) else []):
+        calls_here = blocking[low[at] : high[at]]
         blocked = intervals.union(host["start"][calls_here], host["end"][calls_here])
         whole = np.column_stack((host["start"][own], host["end"][own]))
         cut = intervals.subtract(whole, blocked)
@@ -159,20 +174,27 @@ def _matched(rows: FileRows, spans: Int64, asked: Int64) -> Int64:
     and size. torch's gloo runs reduce-scatter as an all-reduce and says so in the span.
     """
     result = np.full(len(spans), NONE, dtype=np.int64)
-    kinds = {"reduce_scatter": {"all_reduce", "reduce_scatter"}}
-    free = {at: _described(rows, span) for at, span in enumerate(spans.tolist())}
+    starts = rows.host["start"]
+    kinds = {"reduce_scatter": ("all_reduce", "reduce_scatter")}
+    # Free spans in order of time, by kind and by size.
+    free: dict[str | None, dict[int | None, deque[int]]] = {}
+    for at, span in enumerate(spans.tolist()):
+        info = _described(rows, span)
+        free.setdefault(info.collective, {}).setdefault(info.in_elements, deque()).append(at)
     for call in asked.tolist():
         info = _described(rows, call)
         if info.collective is None:
             continue
-        fitting = kinds.get(info.collective, {info.collective})
-        # Calls come in order of their start, so a span that began earlier fits none of the following either.
-        while free and rows.host["start"][spans[next(iter(free))]] < rows.host["start"][call]:
-            del free[next(iter(free))]
-        for at, span in free.items():
-            sizes_fit = None in (span.in_elements, info.in_elements) or span.in_elements == info.in_elements
-            if span.collective in fitting and sizes_fit:
-                result[at] = call
-                del free[at]
-                break
+        queues = []
+        for kind in kinds.get(info.collective, (info.collective,)):
+            by_size = free.get(kind, {})
+            sizes = by_size if info.in_elements is None else (info.in_elements, None)
+            queues += [by_size[size] for size in sizes if size in by_size]
+        for queue in queues:
+            # Calls come in order of their start, so a span that began earlier fits none of the following either.
+            while queue and starts[spans[queue[0]]] < starts[call]:
+                queue.popleft()
+        first = min((queue for queue in queues if queue), key=lambda queue: queue[0], default=None)
+        if first is not None:
+            result[first.popleft()] = call
     return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,14 @@ from numpy.typing import NDArray
 
 from underlap.columns import NONE, Int32, Int64
 from underlap.read.calls import CallInfo, from_metadata, from_shapes
+from underlap.read.lanes import lanes as lanes_of
+from underlap.read.launches import launches
 from underlap.read.names import is_copy_name, is_peer_copy_name
 from underlap.read.rows import Context, FileRows, Parts
-from underlap.timeline import UNKNOWN_NS, Collectives, HostKind, Lane, Note, OpClass, Operations
+from underlap.timeline import UNKNOWN_NS, Collectives, Note, OpClass, Operations
 
+_MOST_SOURCES = 16
+"""A call is a few ranges inside each other: an annotation, an operator, record_param_comms."""
 _ON_DEVICE = (OpClass.COMMUNICATION, OpClass.FUSED, OpClass.WAIT)
 
 
@@ -22,13 +25,13 @@ def parts(context: Context) -> Parts:
     """The operations and collectives of a file with device rows."""
     rows = context.rows
     notes: list[Note] = []
-    _drop_duplicates(rows, notes)
-    launch, process_rank = _launches(rows, notes)
+    launch, process_rank = launches(rows, notes)
     inner, parent = _call_sites(context, launch)
     chains = _Chains(context, parent)
     op_class = _classes(context, inner, chains, notes)
-    collectives, owner = _collectives(context, op_class, inner, chains, process_rank, launch)
-    lanes, lane = _lanes(rows, launch, process_rank, context.rank)
+    lanes, lane = lanes_of(rows, launch, process_rank, context.rank)
+    rank = np.array([entry.rank for entry in lanes], dtype=np.int32)[lane]
+    collectives, owner = _collectives(context, op_class, inner, chains, rank)
     device = rows.device
     host = rows.host
     name_ids = np.array([context.names(name) for name in rows.device_names], dtype=np.int32)
@@ -44,7 +47,7 @@ def parts(context: Context) -> Parts:
         start_ns=device["start"],
         end_ns=device["end"],
         launch_ns=np.where(known, host["start"][launch] if len(host["start"]) else 0, UNKNOWN_NS),
-        rank=np.array([entry.rank for entry in lanes], dtype=np.int32)[lane],
+        rank=rank,
         device=np.array([entry.device for entry in lanes], dtype=np.int32)[lane],
         lane=lane,
         thread=np.where(known, host["thread"][launch] if len(host["start"]) else 0, NONE),
@@ -66,81 +69,6 @@ def parts(context: Context) -> Parts:
         process_rank=process_rank,
         notes=notes,
     )
-
-
-def _drop_duplicates(rows: FileRows, notes: list[Note]) -> None:
-    """Remove rows that repeat another one in lane, name, times and correlation: one stream cannot run both."""
-    device = rows.device
-    keys = ("lane", "start", "end", "name", "correlation")
-    order = np.lexsort([device["row"], *(device[key] for key in reversed(keys))])
-    same = np.ones(max(len(order) - 1, 0), dtype=bool)
-    for key in keys:
-        column = device[key][order]
-        same &= column[1:] == column[:-1]
-    same &= device["correlation"][order][1:] >= 0
-    if not same.any():
-        return
-    extra = order[1:][same]
-    keep = np.ones(len(order), dtype=bool)
-    keep[extra] = False
-    place = np.cumsum(keep) - 1
-    rows.device = {key: column[keep] for key, column in device.items()}
-    rows.device_args = {int(place[at]): args for at, args in rows.device_args.items() if keep[at]}
-    notes.append(Note(code="duplicates", text=f"{len(extra)} device rows repeat another one exactly and are left out"))
-
-
-def _launches(rows: FileRows, notes: list[Note]) -> tuple[Int64, dict[Any, int]]:
-    """The host row that launched each device row (-1 where none), and the rank of each process if there are several.
-
-    Correlation ids are unique per process only. In a file with several launching processes, each device is given to the
-    process whose launches fit most of its rows.
-    """
-    host, device = rows.host, rows.device
-    runtime = np.flatnonzero((host["kind"] == HostKind.RUNTIME) & (host["correlation"] >= 0))
-    process_of_thread = {thread: process for thread, (process, _) in enumerate(rows.threads)}
-    processes = sorted({process_of_thread[int(thread)] for thread in np.unique(host["thread"][runtime])}, key=str)
-    matches = {}
-    threads = host["thread"][runtime]
-    for process in processes:
-        mine = [thread for thread, owner in process_of_thread.items() if owner == process]
-        matches[process] = _match(rows, runtime[np.isin(threads, mine)])
-    if len(matches) <= 1:
-        return (matches.popitem()[1] if matches else np.full(len(device["start"]), NONE, dtype=np.int64)), {}
-    result = np.full(len(device["start"]), NONE, dtype=np.int64)
-    owner_of_device: dict[tuple[Any, Any], Any] = {}
-    device_keys = [(process, number) for process, number, _ in rows.lanes]
-    for key in dict.fromkeys(device_keys):
-        lanes = [lane for lane, other in enumerate(device_keys) if other == key]
-        mask = np.isin(device["lane"], lanes)
-        fits = {process: int((found[mask] >= 0).sum()) for process, found in matches.items()}
-        best = max(fits, key=lambda process: fits[process])
-        if fits[best]:
-            owner_of_device[key] = best
-            result[mask] = matches[best][mask]
-    owners = list(dict.fromkeys(owner_of_device[key] for key in sorted(owner_of_device, key=str)))
-    if len(owners) <= 1:
-        return result, {}
-    ranks = {process: number for number, process in enumerate(owners)}
-    text = ", ".join(f"process {process} = rank {number}" for process, number in ranks.items())
-    notes.append(Note(code="rank_assumed", text=f"several processes in one file, numbered in order of their devices: {text}"))
-    return result, ranks
-
-
-def _match(rows: FileRows, runtime: Int64) -> Int64:
-    """For each device row: the host row of `runtime` with its correlation that starts before it, or -1."""
-    host, device = rows.host, rows.device
-    result = np.full(len(device["start"]), NONE, dtype=np.int64)
-    if len(runtime) == 0:
-        return result
-    ordered = runtime[np.lexsort((host["start"][runtime], host["correlation"][runtime]))]
-    keys = host["correlation"][ordered]
-    at = np.searchsorted(keys, device["correlation"], side="left")
-    inside = np.minimum(at, len(keys) - 1)
-    found = (device["correlation"] >= 0) & (at < len(keys)) & (keys[inside] == device["correlation"])
-    # A millisecond of tolerance: host and device clocks are aligned by the profiler, not equal.
-    found &= host["start"][ordered[inside]] <= device["end"] + 1_000_000
-    result[found] = ordered[inside[found]]
-    return result
 
 
 def _call_sites(context: Context, launch: Int64) -> tuple[Int64, Int64]:
@@ -167,36 +95,40 @@ class _Chains:
         self._rows = context.rows
         self._parent = parent
         self._found: dict[int, tuple[CallInfo, int, int]] = {}
-        # First row wins where an id repeats.
+        # Where an id repeats, the first in time wins, whatever the order of the file.
         self._by_external: dict[int, int] = {}
-        for row in context.rows.host_args:
-            external = int(context.rows.host["external"][row])
+        host = context.rows.host
+        for row in sorted(context.rows.host_args, key=lambda row: int(host["start"][row])):
+            external = int(host["external"][row])
             if external >= 0:
                 self._by_external.setdefault(external, row)
 
     def around(self, row: int) -> tuple[CallInfo, int, int]:
         """(what the call is, its outermost host row, the host row around it); -1 where there is none."""
-        known = self._found.get(row)
-        if known is not None:
-            return known
-        sources: list[tuple[int, CallInfo]] = []
-        outermost, site = NONE, NONE
+        passed = []
         at = row
-        while at >= 0:
-            args = self._rows.host_args.get(at)
-            if args is not None:
-                name = self._rows.host_names[self._rows.host["name"][at]]
-                sources.append(_described(name, args))
-                outermost = at
-            elif outermost >= 0:
-                site = at
-                break
+        while at >= 0 and at not in self._found and at not in self._rows.host_args:
+            passed.append(at)
             at = int(self._parent[at])
+        if at not in self._found:
+            self._found[at] = self._call(at)
+        # All rows on the way are inside the same call; remembering it keeps deep stacks cheap.
+        for below in passed:
+            self._found[below] = self._found[at]
+        return self._found[at]
+
+    def _call(self, row: int) -> tuple[CallInfo, int, int]:
+        """The same for a row that is itself a call, or -1."""
+        sources: list[tuple[int, CallInfo]] = []
+        outermost, at = NONE, row
+        while at in self._rows.host_args and len(sources) < _MOST_SOURCES:
+            name = self._rows.host_names[self._rows.host["name"][at]]
+            sources.append(_described(name, self._rows.host_args[at]))
+            outermost, at = at, int(self._parent[at])
         info = CallInfo()
         for _, source in sorted(sources, key=lambda entry: entry[0]):
             info = info.filled_by(source)
-        self._found[row] = info, outermost, site
-        return self._found[row]
+        return info, outermost, at
 
     def by_external(self, external: int, correlation: int) -> int:
         """The call with this External id, or -1. Old traces repeat the correlation there, which says nothing."""
@@ -253,8 +185,7 @@ def _collectives(
     op_class: NDArray[np.int8],
     inner: Int64,
     chains: _Chains,
-    process_rank: dict[Any, int],
-    launch: Int64,
+    rank: Int32,
 ) -> tuple[Collectives, Int32]:
     """One row per call, and for each device row the call that it belongs to (-1 for none)."""
     rows, device = context.rows, context.rows.device
@@ -275,11 +206,10 @@ def _collectives(
         key = (call, info.collective, info.sequence) if call >= 0 else (NONE, at)
         if key not in calls:
             calls[key] = len(found)
-            process = rows.threads[int(rows.host["thread"][launch[at]])][0] if launch[at] >= 0 else None
             library = recognition.library or "copy_engine"
             found.append(
                 {
-                    "rank": process_rank.get(process, context.rank),
+                    "rank": int(rank[at]),
                     "library": context.names(library),
                     "call_site": _site_name(context, rows, row, call, site),
                     "issue_ns": int(rows.host["start"][call]) if call >= 0 else UNKNOWN_NS,
@@ -333,46 +263,9 @@ def _site_name(context: Context, rows: FileRows, row: int, call: int, site: int)
     return NONE
 
 
-def _lanes(rows: FileRows, launch: Int64, process_rank: dict[Any, int], rank: int) -> tuple[list[Lane], Int32]:
-    """The lanes, and the lane of each device row. A lane's rank is its launching process's where there are several."""
-    lane_rank = dict.fromkeys(range(len(rows.lanes)), rank)
-    if process_rank:
-        votes: dict[int, Counter[int]] = {}
-        for lane, row in zip(rows.device["lane"].tolist(), launch.tolist(), strict=True):
-            if row >= 0:
-                process = rows.threads[int(rows.host["thread"][row])][0]
-                votes.setdefault(lane, Counter())[process_rank[process]] += 1
-        by_device: dict[Any, Counter[int]] = {}
-        for lane, (process, number, _) in enumerate(rows.lanes):
-            by_device.setdefault((process, number), Counter()).update(votes.get(lane, Counter()))
-        for lane, (process, number, _) in enumerate(rows.lanes):
-            counted = by_device[(process, number)]
-            lane_rank[lane] = counted.most_common(1)[0][0] if counted else 0
-    unique: dict[Lane, int] = {}
-    place = []
-    for lane, (_, number, stream) in enumerate(rows.lanes):
-        entry = Lane(rank=lane_rank[lane], device=device_number(number), label=stream_label(stream))
-        place.append(unique.setdefault(entry, len(unique)))
-    return list(unique), np.array(place, dtype=np.int32)[rows.device["lane"]]
-
-
-def device_number(value: Any) -> int:
-    """The number of a device as written: 3, "3", "GPU 3"."""
-    text = str(value).strip()
-    digits = text.rsplit(maxsplit=1)[-1] if text else ""
-    return int(digits) if digits.isdecimal() and len(digits) < 10 else 0
-
-
-def stream_label(stream: Any) -> str:
-    """The label of a stream's lane."""
-    if isinstance(stream, str) and stream.lower().startswith("0x"):
-        return str(int(stream, 16))
-    return str(stream)
-
-
 def _small(values: Int64) -> Int64:
     """Ids that fit int32; others have no use beyond equality and are numbered anew."""
     if len(values) and values.max() > np.iinfo(np.int32).max:
         unique, numbers = np.unique(values, return_inverse=True)
-        return np.where(values >= 0, numbers + (0 if unique[0] >= 0 else -1), NONE)
+        return np.where(values >= 0, numbers - int((unique < 0).sum()), NONE)
     return values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from underlap.columns import NONE
-from underlap.read.device import device_number, stream_label
+from underlap.read.lanes import device_number, stream_label
 from underlap.read.numbers import integers
 from underlap.read.rows import FileRows
 from underlap.timeline import UNKNOWN_NS, EventWaits, HostKind, Lane

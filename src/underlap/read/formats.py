@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import stat
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from underlap.errors import NotATraceError, UnreadableError
+from underlap.errors import InputError, NotATraceError, UnreadableError
 from underlap.read.names import NameTable
 from underlap.timeline import Timeline
 
 Reader = Callable[[Path, NameTable, Callable[[int], None] | None], Timeline]
 _HEAD_BYTES = 4096
+_SPACE = b" \t\r\n"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,30 +60,47 @@ _FOREIGN = (
 
 def detect(path: Path) -> Format:
     """The format of a file. Raises UnreadableError, or NotATraceError that says what the file is instead."""
-    head = _head(path)
     if path.suffix in (".nsys-rep", ".qdrep", ".qdstrm"):
         target = path.with_suffix(".sqlite")
         raise NotATraceError(
             f"{path}: a Nsight Systems report is read through its SQLite export; run: "
             f"nsys export --type sqlite --include-blobs=true --output {target} {path}"
         )
-    if not head.strip():
+    head = _head(path)
+    if not head.strip(_SPACE) and len(head) < _HEAD_BYTES:
         raise UnreadableError(f"{path}: the file is empty; expected {READABLE}")
     if head.startswith(b"SQLite format 3\x00"):
         return NSIGHT
-    for magic, kind, advice in _FOREIGN:
-        if head.startswith(magic):
-            raise NotATraceError(f"{path}: this file is {kind}, not a trace that underlap reads; {advice}")
     text = _inflated(path, head) if head.startswith(b"\x1f\x8b") else head
+    for magic, kind, advice in _FOREIGN:
+        if text.startswith(magic):
+            raise NotATraceError(f"{path}: this file is {kind}, not a trace that underlap reads; {advice}")
     if text.startswith(b"SQLite format 3\x00"):
         raise NotATraceError(f"{path}: a gzip-compressed SQLite file; decompress it first: gunzip {path}")
-    if text.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+    if text.startswith((b"\xff\xfe", b"\xfe\xff", b"{\x00", b"[\x00", b"\x00{", b"\x00[")):
+        raise NotATraceError(f"{path}: the text is UTF-16, and JSON is UTF-8; convert it: iconv -f UTF-16 -t UTF-8")
+    if text.lstrip(b"\xef\xbb\xbf" + _SPACE)[:1] in (b"{", b"[", b""):
         return KINETO
     raise NotATraceError(f"{path}: not a trace that underlap knows (starts with {text[:16]!r}); expected {READABLE}")
 
 
+def holds_events(path: Path) -> bool:
+    """Whether a file that `detect` let pass is a trace at all. Looks at its start only."""
+    from underlap.read.json_events import EventFile
+
+    if _head(path).startswith(b"SQLite"):
+        return True
+    try:
+        return next(EventFile(path).batches(), None) is not None
+    except InputError:
+        return False
+
+
 def _head(path: Path) -> bytes:
     try:
+        # Opening a pipe may wait for ever, and a device may never end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UnreadableError(f"{path}: not a regular file; expected {READABLE}, written to a file first")
         with path.open("rb") as file:
             return file.read(_HEAD_BYTES)
     except OSError as error:

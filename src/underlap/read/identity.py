@@ -8,6 +8,7 @@ from typing import Any
 
 from underlap.read.numbers import integer
 
+_MOST_RANKS = 10_000_000
 # Forms seen: rank0_trace.json.gz, rank-70.<date>.<pid>.pt.trace.json.gz, worker3_step_12.<ms>.pt.trace.json.gz,
 # sampled_rank-0.json.gz, trace_rank_3.json, host_r3 does not count.
 _RANK = re.compile(r"(?<![a-z])(?:rank|worker)[-_ ]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -21,7 +22,7 @@ def rank_from_metadata(metadata: dict[str, Any]) -> tuple[int | None, int | None
     if not isinstance(info, dict):
         return None, None
     rank, world = integer(info.get("rank")), integer(info.get("world_size"))
-    return (rank if rank >= 0 else None), (world if world > 0 else None)
+    return (rank if 0 <= rank < _MOST_RANKS else None), (world if 0 < world <= _MOST_RANKS else None)
 
 
 def rank_from_name(path: Path) -> int | None:

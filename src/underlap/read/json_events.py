@@ -2,8 +2,8 @@
 
 The file is inflated and decoded piece by piece. A piece ends where one event ends and the next begins; the cut is proven
 by decoding, as text up to a wrong cut (inside a string, a nested object or past the array) is not a valid JSON array.
-Where a piece does not decode, its events are decoded one at a time and mended where the fault is one that profilers make:
-raw control characters, invalid UTF-8, unescaped quotes, NaN and Infinity. What cannot be mended is counted, not guessed.
+Where a piece does not decode, its events are decoded one at a time, and mended where json_mend.py knows how. What cannot
+be mended is counted, not guessed. What comes of a file does not depend on where its pieces happen to end.
 
 This file knows JSON and the trace-event container. What the events mean is kineto.py's business.
 """
@@ -11,76 +11,48 @@ This file knows JSON and the trace-event container. What the events mean is kine
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import json
-import math
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import msgspec
-from isal import igzip, isal_zlib
+from isal import igzip_lib
 
 from underlap.errors import NotATraceError, UnreadableError
+from underlap.read.json_event import Event
+from underlap.read.json_mend import (
+    DECODE_ERRORS,
+    SPACE,
+    BrokenError,
+    IncompleteError,
+    Mender,
+    after_space,
+    end_of_value,
+    is_json,
+    metadata_value,
+    next_border,
+    shown,
+)
 
 PIECE_BYTES = 4 << 20
-HEAD_LIMIT = 64 << 20
-"""The list of events has to begin within this many bytes."""
-TAIL_LIMIT = 64 << 20
-"""Metadata after the events is kept up to this size."""
+VALUE_LIMIT = 16 << 20
+"""An event, or a value of the metadata, may be as long as this; it bounds the memory that a hostile file can take."""
+_PACKED_BYTES = 1 << 16
+_READ_BYTES = 1 << 20
+"""What was inflated last before gzip data turns out to be damaged is lost, so this is small."""
+_KEYS = 256
+_KEY_BYTES = 64
+"""What a key costs, whatever its value."""
+_KEPT_BYTES = 256
+"""What a search keeps of text without a hit, as the hit may begin in it."""
 
+_EVENTS = "traceEvents"
 _ARRAY_START = re.compile(rb'"traceEvents"\s*:\s*\[')
-_SEPARATOR = re.compile(rb"\}\s*,\s*\{")
-_INFLATE_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, cast("type[Exception]", isal_zlib.error))
-_DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-
-
-class Args(msgspec.Struct, gc=False):
-    """The arguments of an event that underlap uses. Old and new writers disagree on types, so few are fixed."""
-
-    correlation: Any = None
-    external_id: Any = msgspec.field(name="External id", default=None)
-    old_external_id: Any = msgspec.field(name="external id", default=None)
-    stream: Any = None
-    device: Any = None
-    nbytes: Any = msgspec.field(name="bytes", default=None)
-    graph: Any = msgspec.field(name="graph id", default=None)
-    grid: msgspec.Raw = msgspec.Raw()
-    block: msgspec.Raw = msgspec.Raw()
-    collective: Any = msgspec.field(name="Collective name", default=None)
-    in_elements: Any = msgspec.field(name="In msg nelems", default=None)
-    out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
-    group_size: Any = msgspec.field(name="Group size", default=None)
-    dtype: Any = None
-    group_name: Any = msgspec.field(name="Process Group Name", default=None)
-    group_description: Any = msgspec.field(name="Process Group Description", default=None)
-    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
-    rank_start: Any = msgspec.field(name="Global rank start", default=None)
-    rank_stride: Any = msgspec.field(name="Global rank stride", default=None)
-    sequence: Any = msgspec.field(name="Seq", default=None)
-    source_rank: Any = msgspec.field(name="Src Rank", default=None)
-    target_rank: Any = msgspec.field(name="Dst Rank", default=None)
-    input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
-    input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
-    wait_stream: Any = msgspec.field(name="wait_on_stream", default=None)
-    wait_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
-    name: Any = None
-    """The name that a metadata event gives to a process or thread."""
-
-
-class Event(msgspec.Struct, gc=False):
-    """One trace event. `ts` and `dur` stay text, so that decimal microseconds become exact nanoseconds."""
-
-    ph: str | None = None
-    cat: str | None = None
-    name: str | int | float | None = None
-    pid: str | int | float | None = None
-    tid: str | int | float | None = None
-    ts: msgspec.Raw = msgspec.Raw()
-    dur: msgspec.Raw = msgspec.Raw()
-    args: Args | None = None
+_NEXT_EVENT = re.compile(rb"\s*,\s*(?=\{)")
+_COLON = re.compile(rb"[ \t\r\n]*(:)?[ \t\r\n]*")
+_GZIP_ERROR = cast("type[Exception]", igzip_lib.IsalError)
+_MARK = b"\xef\xbb\xbf"
 
 
 @dataclasses.dataclass(slots=True)
@@ -88,12 +60,34 @@ class Damage:
     """What was wrong with a file that could still be used."""
 
     mended: int = 0
+    mistyped: int = 0
     skipped: int = 0
     first_skipped: str | None = None
     truncated: str | None = None
     """Why the file ends before its end, or None."""
     metadata: str | None = None
-    """Why the metadata around the events could not be read, or None."""
+    """What of the file around the events could not be read, or None."""
+    lists: int = 0
+    """How many lists of events the file has; JSON parsers keep the last of them only."""
+
+
+class _Text:
+    """What was read of a file and not yet used."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.text = b""
+        self._pieces = pieces
+
+    def more(self) -> bool:
+        """At least double the text, so that a value of many pieces is not decoded once per piece. False at the end."""
+        parts, added, wanted = [self.text], 0, max(len(self.text), PIECE_BYTES)
+        for piece in self._pieces:
+            parts.append(piece)
+            added += len(piece)
+            if added >= wanted:
+                break
+        self.text = b"".join(parts)
+        return added > 0
 
 
 class EventFile:
@@ -103,42 +97,30 @@ class EventFile:
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.damage = Damage()
+        self._keys: set[str] = set()
+        self._metadata_room = VALUE_LIMIT
         self._report_bytes = report_bytes
+        self._mender = Mender()
         self._decode_many = msgspec.json.Decoder(list[Event]).decode
-        self._decode_one = msgspec.json.Decoder(Event).decode
 
     def batches(self) -> Iterator[list[Event]]:
         """The events in file order. Raises NotATraceError or UnreadableError when there is nothing to use."""
-        pieces = self._pieces()
-        rest = self._read_head(pieces)
-        separator: bytes | None = None
-        for piece in pieces:
-            rest += piece
-            if separator is None:
-                separator = _learn_separator(rest)
-            cut = rest.rfind(separator) if separator else -1
-            if cut < 0:
-                continue
-            text, rest = rest[: cut + 1], rest[cut + 1 :].lstrip(b" \t\r\n")[1:]
-            try:
-                events = self._decode_many(b"[" + text + b"]")
-            except _DECODE_ERRORS:
-                events, tail = self._one_by_one(text, separator or b"")
-                if tail is not None:
-                    yield events
-                    self._read_tail(tail + b"," + rest, pieces)
-                    return
-            yield events
-        yield self._last(rest, separator or _learn_separator(rest) or b"},{")
-
-    def _last(self, rest: bytes, separator: bytes) -> list[Event]:
-        events, tail = self._one_by_one(rest, separator)
-        if tail is None:
-            if self.damage.truncated is None:
-                self.damage.truncated = "the list of events is not closed"
-        else:
-            self._read_tail(tail, iter(()))
-        return events
+        source = _Text(self._pieces())
+        while not source.text and source.more():
+            source.text = source.text.lstrip(_MARK + SPACE)
+        beginning = source.text[:_KEPT_BYTES]
+        if not beginning and self.damage.truncated is None:
+            raise UnreadableError(f"{self.path}: the file is empty; expected a profiler trace")
+        source.text = source.text[1:]
+        if beginning[:1] == b"[":
+            yield from self._list(source)
+            self._check_end(source)
+            return
+        while beginning[:1] == b"{" and self._find_list(source):
+            self.damage.lists += 1
+            yield from self._list(source)
+        if self.damage.lists == 0:
+            raise NotATraceError(f"{self.path}: {self._instead(beginning)}")
 
     # ---- bytes
 
@@ -147,124 +129,186 @@ class EventFile:
             with self.path.open("rb") as raw:
                 packed = raw.read(2) == b"\x1f\x8b"
                 raw.seek(0)
-                stream = cast("BinaryIO", igzip.open(raw, "rb") if packed else raw)  # type: ignore[no-untyped-call]  # isal leaves it untyped
-                yield from self._inflated(stream, raw)
+                step = min(PIECE_BYTES, _READ_BYTES)
+                for piece in self._inflated(raw, step) if packed else iter(lambda: raw.read(step), b""):
+                    if self._report_bytes is not None:
+                        self._report_bytes(raw.tell())
+                    yield piece
         except OSError as error:
             raise UnreadableError(f"{self.path}: cannot be read ({error.strerror or error})") from error
 
-    def _inflated(self, stream: BinaryIO, raw: BinaryIO) -> Iterator[bytes]:
-        while True:
-            try:
-                piece = stream.read(PIECE_BYTES)
-            except _INFLATE_ERRORS as error:
-                self.damage.truncated = f"the gzip data is cut or damaged ({error})"
-                return
-            if not piece:
-                return
-            if self._report_bytes is not None:
-                self._report_bytes(raw.tell())
-            yield piece
+    def _inflated(self, raw: BinaryIO, step: int) -> Iterator[bytes]:
+        """What a gzip file holds, of all its members, up to where it is damaged."""
+        inflater, packed = _inflater(), b""
+        try:
+            while packed := packed or raw.read(_PACKED_BYTES):
+                part = inflater.decompress(packed, step)
+                while part or not (inflater.needs_input or inflater.eof):
+                    yield part
+                    part = b"" if inflater.eof else inflater.decompress(b"", step)
+                packed = b""
+                if inflater.eof:
+                    packed = (inflater.unused_data or raw.read(_PACKED_BYTES)).lstrip(b"\0")
+                    if not packed:
+                        return
+                    inflater = _inflater()
+        except _GZIP_ERROR as error:
+            self.damage.truncated = f"the gzip data is damaged ({error})"
+            return
+        self.damage.truncated = "the gzip data is cut"
 
     # ---- around the events
 
-    def _read_head(self, pieces: Iterator[bytes]) -> bytes:
-        """Take everything up to the first event into `metadata`; return what was read beyond it."""
-        head = b""
-        searched = 0
-        for piece in pieces:
-            head = (head + piece).lstrip(b"\xef\xbb\xbf \t\r\n")
-            if head[:1] == b"[":
-                return head[1:]
-            if head[:1] not in (b"{", b""):
-                break
-            for found in _ARRAY_START.finditer(head, searched):
-                if self._take_metadata(head[: found.start()] + b'"traceEvents":[]}'):
-                    return head[found.end() :]
-            if len(head) > HEAD_LIMIT:
-                break
-            searched = max(0, len(head) - 64)
-        if not head.strip() and self.damage.truncated is None:
-            raise UnreadableError(f"{self.path}: the file is empty; expected a profiler trace")
-        first = _ARRAY_START.search(head)
-        if first is not None:
-            self.damage.metadata = "the metadata before the events is not valid JSON"
-            return head[first.end() :].lstrip()
-        raise NotATraceError(f"{self.path}: {describe_json(head, self.damage.truncated)}")
+    def _find_list(self, source: _Text) -> bool:
+        """Take members of the file's object into `metadata`, up to the next list of events. False where there is none."""
+        at = 0
+        while True:
+            at = after_space(source.text, at)
+            if source.text[at : at + 1] == b"}":
+                source.text = source.text[at + 1 :]
+                self._check_end(source)
+                return False
+            try:
+                key, start, end = _member(source.text, at)
+            except (IncompleteError, BrokenError) as problem:
+                source.text = source.text[at:]
+                if isinstance(problem, IncompleteError) and len(source.text) < VALUE_LIMIT and source.more():
+                    at = 0
+                    continue
+                return self._search_list(source)
+            if len(self._keys) < _KEYS:
+                self._keys.add(key)
+            if start == end:
+                source.text = source.text[start + 1 :]
+                return True
+            self._metadata_room -= end - start + _KEY_BYTES
+            if self._metadata_room > 0:
+                self.metadata[key] = metadata_value(source.text[start:end])
+            else:
+                self.damage.metadata = f"of the metadata around the events only the first {VALUE_LIMIT >> 20} MiB are used"
+            at = end
 
-    def _read_tail(self, tail: bytes, pieces: Iterator[bytes]) -> None:
-        """Take the metadata after the events. `tail` starts behind the closing bracket."""
-        for piece in pieces:
-            if len(tail) < TAIL_LIMIT:
-                tail += piece
-        text = tail.strip().removeprefix(b",").strip()
-        if text and text != b"}" and not self._take_metadata(b"{" + text):
-            self.damage.metadata = "the metadata after the events is not valid JSON"
-
-    def _take_metadata(self, text: bytes) -> bool:
-        try:
-            found = json.loads(text.decode("utf-8", "replace"), strict=False)
-        except (ValueError, RecursionError):
+    def _search_list(self, source: _Text) -> bool:
+        """Go to the next list of events through metadata that is no JSON."""
+        if self.damage.truncated and not source.text:
             return False
-        if not isinstance(found, dict):
-            return False
-        found.pop("traceEvents", None)
-        self.metadata.update(found)
-        return True
+        where = "after" if _EVENTS in self._keys else "before"
+        self.damage.metadata = f"the metadata {where} the events is cut off, too long or not valid JSON"
+        while True:
+            found = _ARRAY_START.search(source.text)
+            if found is not None:
+                self._keys.add(_EVENTS)
+                source.text = source.text[found.end() :]
+                return True
+            source.text = source.text[-_KEPT_BYTES:]
+            if not source.more():
+                return False
 
-    # ---- damaged events
+    def _check_end(self, source: _Text) -> None:
+        """Say so if the file goes on after its JSON value."""
+        while not source.text.strip(SPACE):
+            source.text = b""
+            if not source.more():
+                return
+        self.damage.metadata = "what follows the end of the JSON value is left out"
 
-    def _one_by_one(self, text: bytes, separator: bytes) -> tuple[list[Event], bytes | None]:
-        """The events of `text`, and what follows the end of the list (None when the list does not end in it)."""
+    def _instead(self, beginning: bytes) -> str:
+        """What a file without a list of events is, and what to give instead."""
+        if self.damage.truncated:
+            return f"{self.damage.truncated} before the first event; expected a profiler trace"
+        expected = "expected a profiler trace (JSON with a list `traceEvents`, as torch.profiler's export_chrome_trace writes)"
+        for kind, keys, advice in _OTHER_KINDS:
+            # A value beyond the limit hides the keys behind it.
+            if keys <= self._keys or (self.damage.metadata and keys & self._keys):
+                return f"this is {kind}, not a trace; {advice}"
+        if self.damage.metadata or beginning[:1] != b"{":
+            return f"neither valid JSON nor a format that underlap knows (starts with {shown(beginning)}); {expected}"
+        return f"JSON, but without a list `traceEvents`; {expected}"
+
+    # ---- events
+
+    def _list(self, source: _Text) -> Iterator[list[Event]]:
+        """The events up to the end of the list; `source` stands behind its bracket afterwards."""
+        separator: bytes | None = None
+        final = False
+        while True:
+            separator = separator or _learn_separator(source.text)
+            cut = source.text.rfind(separator) + 1 if separator else 0
+            if cut > 0 and not final:
+                try:
+                    events = self._decode_many(b"".join((b"[", memoryview(source.text)[:cut], b"]")))
+                except DECODE_ERRORS:
+                    pass
+                else:
+                    source.text = source.text[cut + len(separator or b"") - 2 :]
+                    yield events
+                    final = not source.more()
+                    continue
+            elif separator:
+                separator = None  # the layout changed
+            events, used, closed = self._one_by_one(source.text, final=final)
+            source.text = source.text[used:]
+            if events:
+                yield events
+            if closed:
+                return
+            if final:
+                source.text = b""
+                self.damage.truncated = self.damage.truncated or "the list of events is not closed"
+                return
+            if len(source.text) > VALUE_LIMIT:
+                self._skip(f"longer than {VALUE_LIMIT >> 20} MiB")
+                _lose(source)
+            final = not source.more()
+
+    def _one_by_one(self, text: bytes, *, final: bool) -> tuple[list[Event], int, bool]:
+        """The events of `text`, how much of it they are, and whether the list ends there."""
         events: list[Event] = []
         at = 0
         while True:
-            at = _skip_space(text, at)
+            at = after_space(text, at)
             if at >= len(text):
-                return events, None
-            if text[at : at + 1] == b"]":
-                return events, text[at + 1 :]
-            following = text.find(separator, at)
-            end = following + 1 if following >= 0 else len(text)
-            event, end = self._one(text, at, end, closed=following >= 0)
+                return events, at, False
+            if text[at] == 0x5D:
+                return events, at + 1, True
+            try:
+                event, at = self._one(text, at, final=final)
+            except IncompleteError:
+                return events, at, False
             if event is not None:
                 events.append(event)
-            at = _skip_space(text, end)
-            if text[at : at + 1] == b",":
-                at += 1
 
-    def _one(self, text: bytes, start: int, end: int, *, closed: bool) -> tuple[Event | None, int]:
-        """The event at `start`, and where it ends. `end` is where it ends if its own text has no separator in it."""
-        for stop in _possible_ends(text, start, end) if closed else ():
-            try:
-                return self._decode_one(text[start:stop]), stop
-            except _DECODE_ERRORS:
-                continue
-        loose = _loose_value(text[start:end])
-        if loose is not None:
-            value, used = loose
-            return self._convert(value, broken=not _strict(text[start : start + used])), start + used
-        if not closed:
-            closing = text.rfind(b"]", start)
-            if self.damage.truncated is not None or closing < 0:
-                # The last, incomplete event of a file that was cut.
-                return None, len(text)
-            end = closing
+    def _one(self, text: bytes, at: int, *, final: bool) -> tuple[Event | None, int]:
+        """The event at `at`, None if it is lost, and where it ends. Raises IncompleteError."""
         try:
-            event = self._decode_one(_escape_inner_quotes(text[start:end]))
-        except _DECODE_ERRORS as error:
-            self._skip(str(error))
-            return None, end
+            end = end_of_value(text, at)
+        except IncompleteError:
+            event, end = self._mender.with_quotes(text, at) if final else (None, at)
+            if event is None:
+                raise
+        except BrokenError as error:
+            event, end = self._mender.with_quotes(text, at, final=final)
+            if event is None:
+                self._skip(str(error))
+                return None, end
+        else:
+            if text[at] != 0x7B:
+                self._skip("not an object")
+                return None, end
+            try:
+                return self._mender.decode(text[at:end]), end
+            except DECODE_ERRORS:
+                pass
+            try:
+                event = self._mender.whole(text[at:end])
+            except BrokenError as error:
+                self._skip(str(error))
+                return None, end
+            if is_json(text[at:end]):
+                self.damage.mistyped += 1
+                return event, end
         self.damage.mended += 1
         return event, end
-
-    def _convert(self, value: Any, *, broken: bool) -> Event | None:
-        try:
-            event = self._decode_one(msgspec.json.encode(_without_nan(value)))
-        except (*_DECODE_ERRORS, TypeError, OverflowError) as error:
-            self._skip(str(error))
-            return None
-        self.damage.mended += broken
-        return event
 
     def _skip(self, reason: str) -> None:
         self.damage.skipped += 1
@@ -272,118 +316,63 @@ class EventFile:
             self.damage.first_skipped = reason
 
 
+def _inflater() -> igzip_lib.IgzipDecompressor:
+    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+
+
+def _member(text: bytes, at: int) -> tuple[str, int, int]:
+    """The key at `at`, and where its value starts and ends; for a list of events both where it starts."""
+    if text[at : at + 1] not in (b'"', b""):
+        raise BrokenError("a key of an object is a string")
+    end = end_of_value(text, at)
+    found = _COLON.match(text, end)
+    assert found is not None
+    start = found.end()
+    if start == len(text):
+        raise IncompleteError
+    if found.start(1) < 0:
+        raise BrokenError("a key without a value")
+    key = text[at + 1 : end - 1].decode("latin-1")
+    return key, start, start if key == _EVENTS and text[start] == 0x5B else end_of_value(text, start)
+
+
 def _learn_separator(text: bytes) -> bytes | None:
-    """What stands between two events, down to the white space; found between events that decode."""
-    for count, found in enumerate(_SEPARATOR.finditer(text)):
-        try:
-            msgspec.json.decode(b"[" + text[: found.start() + 1] + b"]")
-        except _DECODE_ERRORS:
-            if count < 64:
-                continue
-        return found.group()
-    return None
-
-
-def _skip_space(text: bytes, at: int) -> int:
-    while text[at : at + 1] in (b" ", b"\n", b"\r", b"\t"):
-        at += 1
-    return at
-
-
-def _possible_ends(text: bytes, start: int, end: int) -> Iterator[int]:
-    """`end`, and a few later places, for events that hold a list of objects which looks like a border."""
-    yield end
-    for _ in range(16):
-        found = _SEPARATOR.search(text, end - 1, start + PIECE_BYTES)
-        if found is None:
-            return
-        end = found.start() + 1
-        yield end
-        end += 1
-
-
-def _loose_value(text: bytes) -> tuple[Any, int] | None:
-    """The JSON value that `text` starts with, and its length. Control characters, bad UTF-8 and NaN pass."""
-    # Characters and bytes must map one to one, hence surrogateescape rather than replace.
-    chars = text.decode("utf-8", "surrogateescape")
+    """What stands between the first two events, down to the white space; None if the first one is damaged or alone."""
     try:
-        value, used = _LOOSE.raw_decode(chars)
-    except (ValueError, RecursionError):
+        end = end_of_value(text, after_space(text, 0))
+    except (BrokenError, IncompleteError):
         return None
-    return value, len(chars[:used].encode("utf-8", "surrogateescape"))
+    found = _NEXT_EVENT.match(text, end)
+    return None if found is None else b"}" + found.group() + b"{"
 
 
-_LOOSE = json.JSONDecoder(strict=False)
+def _lose(source: _Text) -> None:
+    """Drop text up to where an event seems to end."""
+    while True:
+        border = next_border(source.text)
+        if border >= 0:
+            source.text = source.text[border:]
+            return
+        source.text = source.text[-_KEPT_BYTES:]
+        if not source.more():
+            source.text = b""
+            return
 
 
-def _without_nan(value: Any) -> Any:
-    """The value with NaN and Infinity as null and undecodable bytes as replacement characters."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    if isinstance(value, dict):
-        return {_without_nan(key): _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return value
-
-
-def _strict(text: bytes) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except _DECODE_ERRORS:
-        return False
-    return True
-
-
-def _escape_inner_quotes(text: bytes) -> bytes:
-    """Escape the quotes that stand inside strings: those that neither follow `{[,:` nor precede `}],:`."""
-    out = bytearray()
-    inside = False
-    for at, char in enumerate(text):
-        if char != 0x22 or text[at - 1 : at] == b"\\":
-            out.append(char)
-            continue
-        if not inside:
-            inside = True
-        elif text[at + 1 : at + 40].lstrip()[:1] in (b"}", b"]", b",", b":"):
-            inside = False
-        else:
-            out += b"\\"
-        out.append(char)
-    return bytes(out)
-
-
-def describe_json(head: bytes, truncated: str | None) -> str:
-    """What a file is instead of a trace, and what to give instead. For files without a list of trace events."""
-    if truncated:
-        return f"{truncated} before the first event; expected a profiler trace"
-    expected = "expected a profiler trace (JSON with a list `traceEvents`, as torch.profiler's export_chrome_trace writes)"
-    for kind, marks, advice in _OTHER_KINDS:
-        if all(mark in head for mark in marks):
-            return f"this is {kind}, not a trace; {advice}"
-    try:
-        json.loads(head)
-    except (ValueError, RecursionError):
-        return f"neither JSON nor a format that underlap knows (starts with {head[:16]!r}); {expected}"
-    return f"JSON, but without a list `traceEvents`; {expected}"
-
-
-_OTHER_KINDS = (
+_OTHER_KINDS: tuple[tuple[str, set[str], str], ...] = (
     (
         "a PyTorch execution trace (ExecutionTraceObserver)",
-        (b'"schema"', b'"nodes"'),
+        {"schema", "nodes"},
         "give the profiler's export of the same run (torch.profiler.profile(...).export_chrome_trace)",
     ),
     (
         "a CUDA memory snapshot",
-        (b'"segments"', b'"device_traces"'),
+        {"segments"},
         "give a profiler trace (torch.profiler.profile(...).export_chrome_trace)",
     ),
     (
         "an underlap report",
-        (b'"underlap.report/',),
+        {"schema", "families"},
         "give the trace that it was made from",
     ),
 )

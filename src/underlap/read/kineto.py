@@ -17,9 +17,11 @@ import numpy as np
 
 from underlap.columns import NONE, Int64, Interner
 from underlap.errors import NotATraceError
+from underlap.read.begin_end import Ends
 from underlap.read.build import build
 from underlap.read.calls import CALL_NAME
-from underlap.read.json_events import Args, Event, EventFile
+from underlap.read.json_event import Args, Event, detached
+from underlap.read.json_events import Damage, EventFile
 from underlap.read.names import NameTable
 from underlap.read.numbers import integers, nanoseconds, valid
 from underlap.read.rows import DEVICE_COLUMNS, HOST_COLUMNS, FileRows
@@ -53,17 +55,24 @@ def read(path: Path, table: NameTable, report_bytes: Callable[[int], None] | Non
     rows = _Collector(table)
     for batch in file.batches():
         rows.add(batch)
-    if rows.events == 0:
-        raise NotATraceError(
-            f"{path}: the list of trace events holds no event"
-            + (f" ({file.damage.skipped} could not be read: {file.damage.first_skipped})" if file.damage.skipped else "")
-        )
+    collected = rows.finish()
     if rows.timed == 0:
-        raise NotATraceError(
-            f"{path}: none of its {rows.events} events has a phase, a timestamp and a category of a profiler trace; "
-            "expected what torch.profiler's export_chrome_trace writes"
-        )
-    return build(path, file, rows.finish(), table)
+        raise NotATraceError(f"{path}: {_without_rows(rows.events, file.damage)}")
+    return build(path, file, collected, table)
+
+
+def _without_rows(events: int, damage: Damage) -> str:
+    """Why a file with a list of events yields no row."""
+    reasons = [damage.truncated] if damage.truncated else []
+    if damage.skipped:
+        reasons.append(f"{damage.skipped} could not be read, the first: {damage.first_skipped}")
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    if events == 0:
+        return f"the list of trace events holds no complete event{why}; expected a profiler trace"
+    return (
+        f"none of its {events} events has a phase, a timestamp and a category of a profiler trace{why}; "
+        "expected what torch.profiler's export_chrome_trace writes"
+    )
 
 
 class _Names(dict[Any, int]):
@@ -141,30 +150,32 @@ class _Collector:
         self._device_args: dict[int, Args] = {}
         self._host_args: dict[int, Args] = {}
         self._waits: list[tuple[int, Args]] = []
-        self._open: dict[tuple[Any, Any], list[tuple[int, Event]]] = {}
+        self._ends = Ends()
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._dropped: Counter[str] = Counter()
         self._sizes = [0, 0]
 
     def add(self, batch: list[Event]) -> None:
         """Take the events of one batch."""
+        whole = [entry for entry in enumerate(batch, self.events) if entry[1].ph == "X" or self._other_phase(entry)]
+        self.events += len(batch)
+        self._sort_in(whole)
+
+    def _sort_in(self, whole: list[tuple[int, Event]]) -> None:
+        """Take events that have a duration."""
         device: list[tuple[int, Event]] = []
         host: list[tuple[int, Event]] = []
         kinds: list[int] = []
         copies: list[bool] = []
         categories = self._categories
-        for entry in enumerate(batch, self.events):
-            whole = entry if entry[1].ph == "X" else self._other_phase(entry)
-            if whole is None:
-                continue
-            kind = categories[whole[1].cat]
+        for entry in whole:
+            kind = categories[entry[1].cat]
             if kind >= 0:
-                host.append(whole)
+                host.append(entry)
                 kinds.append(kind)
             elif kind != _Categories.IGNORED:
-                device.append(whole)
+                device.append(entry)
                 copies.append(kind == _Categories.COPY)
-        self.events += len(batch)
         if device:
             self._add_device(device, copies)
         if host:
@@ -182,8 +193,8 @@ class _Collector:
             lanes[
                 (
                     event.pid,
-                    event.pid if arg.device is None else arg.device,
-                    event.tid if arg.stream is None else arg.stream,
+                    event.pid if arg.device is None else _scalar(arg.device),
+                    event.tid if arg.stream is None else _scalar(arg.stream),
                 )
             ]
             for (_, event), arg in zip(rows, args, strict=True)
@@ -191,7 +202,7 @@ class _Collector:
         base = self._sizes[0]
         for at, number in enumerate(name):
             if number in calls or args[at].collective is not None:
-                self._device_args[base + at] = _kept(args[at])
+                self._device_args[base + at] = detached(args[at])
         self._device.append(
             {
                 "start": start,
@@ -221,9 +232,9 @@ class _Collector:
         base = self._sizes[1]
         for at, number in enumerate(name):
             if number in calls:
-                self._host_args[base + at] = _kept(args[at])
-            if args[at].wait_stream is not None or kinds_kept[at] == HostKind.SYNC:
-                self._waits.append((base + at, _kept(args[at])))
+                self._host_args[base + at] = detached(args[at])
+        for at in np.flatnonzero(kinds_kept == HostKind.SYNC).tolist():
+            self._waits.append((base + at, detached(args[at])))
         self._host.append(
             {
                 "start": start,
@@ -251,39 +262,24 @@ class _Collector:
         keep = np.flatnonzero(usable)
         return start[keep], start[keep] + length[keep], keep
 
-    def _other_phase(self, entry: tuple[int, Event]) -> tuple[int, Event] | None:
-        """Begin and end phases pair up to a whole event, which the end returns; names of threads are kept."""
+    def _other_phase(self, entry: tuple[int, Event]) -> bool:
+        """Keep begins and ends for later, and names of threads. False: there is no row in it."""
         event = entry[1]
-        if event.ph == "E":
-            return self._end(event)
-        if event.ph == "B":
-            self._open.setdefault((event.pid, event.tid), []).append(entry)
+        if event.ph in ("B", "E"):
+            self._ends.add(*entry)
         elif event.ph == "M":
             self._metadata(event)
-        return None
-
-    def _end(self, event: Event) -> tuple[int, Event] | None:
-        """The row and event that an E phase closes, with its duration; None without a begin."""
-        stack = self._open.get((event.pid, event.tid))
-        if not stack:
-            self._dropped["that end without a begin"] += 1
-            return None
-        row, begun = stack.pop()
-        start, end = nanoseconds([begun.ts, event.ts]).tolist()
-        length = max(end - start, -1)
-        sign = "-" if length < 0 else ""
-        begun.dur = msgspec.Raw(f"{sign}{abs(length) // 1000}.{abs(length) % 1000:03d}".encode())
-        return row, begun
+        return False
 
     def _metadata(self, event: Event) -> None:
         if event.name == "thread_name" and event.args is not None and isinstance(event.args.name, str):
-            self._thread_names[(event.pid, event.tid)] = event.args.name
+            # Of two names the first by the alphabet, so that the order of the file does not matter.
+            key = (event.pid, event.tid)
+            self._thread_names[key] = min(self._thread_names.get(key, event.args.name), event.args.name)
 
     def finish(self) -> FileRows:
         """Everything collected, as whole columns."""
-        unclosed = sum(map(len, self._open.values()))
-        if unclosed:
-            self._dropped["that begin without an end"] += unclosed
+        self._sort_in(self._ends.paired(self._dropped))
         return FileRows(
             events=self.events,
             device=_join(self._device, DEVICE_COLUMNS),
@@ -309,12 +305,9 @@ def _external(args: Sequence[Args]) -> Int64:
     return integers([arg.old_external_id if arg.external_id is None else arg.external_id for arg in args])
 
 
-def _kept(args: Args) -> Args:
-    """The arguments, free of the buffer that they were decoded from."""
-    args.input_dims = msgspec.Raw(bytes(args.input_dims))
-    args.input_type = msgspec.Raw(bytes(args.input_type))
-    args.grid = args.block = msgspec.Raw()
-    return args
+def _scalar(value: Any) -> Any:
+    """A device or stream as written; lists and objects, which are neither, as text."""
+    return value if isinstance(value, int | str | float) else str(value)
 
 
 def _join(parts: list[dict[str, Int64]], names: tuple[str, ...]) -> dict[str, Int64]:

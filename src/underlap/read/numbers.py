@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, SupportsBytes
 
@@ -14,7 +15,12 @@ from underlap.timeline import UNKNOWN_NS
 _DIGITS, _DOT, _COMMA = 0x30, 0x2E, 0x2C
 _FAST_DIGITS = 18
 """So many decimal digits fit int64."""
-_LARGEST_US = (1 << 63) // 1000 - 1
+_MOST_DIGITS = 19
+_LONGEST_ID = 66
+"""63 binary digits and a prefix."""
+LARGEST_NS = (1 << 62) - 1
+"""Differences of two such times fit int64."""
+_NUMBER = re.compile(rb'\s*"?\s*([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d{1,9}))?\s*"?\s*')
 
 
 def nanoseconds(texts: Sequence[SupportsBytes | bytes]) -> Int64:
@@ -48,45 +54,48 @@ def _plain_decimals(joined: bytes, count: int) -> Int64 | None:
         return None
     values = np.fromstring(joined.replace(b".", b"").decode("ascii"), dtype=np.int64, sep=",")
     scale = 10 ** (3 - decimals)
-    return values * scale if (values <= _LARGEST_US * 1000 // scale).all() else None
+    return values * scale if (values <= LARGEST_NS // scale).all() else None
 
 
 def _nanoseconds(text: bytes) -> int:
-    text = text.strip().strip(b'"')
-    sign = -1 if text.startswith(b"-") else 1
-    number, _, exponent = text.lstrip(b"+-").lower().partition(b"e")
-    whole, _, fraction = number.partition(b".")
-    if not (whole + fraction).isdigit() or len(text) > 64:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
         return UNKNOWN_NS
-    try:
-        shift = 3 + int(exponent or b"0") - len(fraction)
-    except ValueError:
+    sign, whole, fraction, exponent = found.groups(b"")
+    digits = (whole + fraction).lstrip(b"0")
+    if not digits:
+        return 0 if whole + fraction else UNKNOWN_NS
+    # Shifted as text: a number of a million digits costs no arithmetic.
+    shift = 3 + int(exponent or b"0") - len(fraction)
+    if len(digits) + shift > _MOST_DIGITS:
         return UNKNOWN_NS
-    if abs(shift) > 64:
+    value = int(digits + b"0" * shift) if shift >= 0 else int(digits[:shift] or b"0")
+    if value > LARGEST_NS:
         return UNKNOWN_NS
-    digits = int(whole + fraction)
-    value = sign * (digits * 10**shift if shift >= 0 else digits // 10**-shift)
-    return value if abs(value) < 1 << 62 else UNKNOWN_NS
+    return -value if sign == b"-" else value
 
 
 def integers(values: Sequence[Any]) -> Int64:
-    """Ids and counts to int64: integers, decimal or `0x` strings. -1 where absent or no integer of 63 bits."""
+    """Ids and counts to int64: integers, decimal or `0x` strings. -1 where absent, negative or more than 63 bits."""
     try:
-        return np.fromiter((value if type(value) is int else integer(value) for value in values), np.int64, len(values))
+        found = np.fromiter((value if type(value) is int else integer(value) for value in values), np.int64, len(values))
     except OverflowError:
-        return np.fromiter((integer(value) for value in values), np.int64, len(values))
+        found = np.fromiter((integer(value) for value in values), np.int64, len(values))
+    return np.maximum(found, NONE)
 
 
 def integer(value: Any) -> int:
     """One id or count, or -1."""
     if isinstance(value, str):
+        if len(value) > _LONGEST_ID:
+            return NONE
         try:
             value = int(value, 0)
         except ValueError:
             return NONE
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) < value < 1 << 63:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
         return NONE
     return value
 

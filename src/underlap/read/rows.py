@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underlap.columns import Int64, Interner
-from underlap.read.json_events import Args
+from underlap.read.json_event import Args
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
 from underlap.timeline import Collectives, Group, Lane, Note, Operations, Shape
@@ -41,6 +41,26 @@ class FileRows:
     """(process, thread)"""
     thread_names: dict[tuple[Any, Any], str]
     dropped: dict[str, int]
+    """What kind of events were left out, and how many."""
+    repeated: tuple[int, int] = (0, 0)
+    """Device rows and host rows left out as exact repeats."""
+
+    def keep(self, *, device: NDArray[np.bool_], host: NDArray[np.bool_]) -> None:
+        """Drop the other rows."""
+        self.device, self.device_args = _kept(self.device, self.device_args, device)
+        self.host, self.host_args = _kept(self.host, self.host_args, host)
+        place = np.cumsum(host) - 1
+        self.waits = [(int(place[row]), args) for row, args in self.waits if host[row]]
+
+
+def _kept(columns: dict[str, Int64], args: dict[int, Args], keep: NDArray[np.bool_]) -> tuple[dict[str, Int64], dict[int, Args]]:
+    if keep.all():
+        return columns, args
+    place = np.cumsum(keep) - 1
+    return (
+        {name: column[keep] for name, column in columns.items()},
+        {int(place[at]): found for at, found in args.items() if keep[at]},
+    )
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
