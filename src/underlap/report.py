@@ -5,6 +5,7 @@ nanoseconds. Points in time are nanoseconds relative to `origin_ns`, which is a 
 What is not known is null. docs/report.md is generated from these types and says what each field means.
 """
 
+# long because: it is the schema, and its documentation is made from it.
 from __future__ import annotations
 
 import msgspec

@@ -12,6 +12,7 @@ All times are int64 nanoseconds relative to `Timeline.origin_ns`. Ids are int32;
 not known is `UNKNOWN_NS`, a size that is not known is -1. Names are interned in `Timeline.names`.
 """
 
+# long because: it is one noun, with the functions that keep its tables consistent.
 from __future__ import annotations
 
 import dataclasses

@@ -124,6 +124,12 @@ def _waiting_parts(waiting: Waiting | None) -> list[tuple[str, Int64]]:
     return [("window_entry", waiting.entry), ("late_peer", waiting.peer), ("bubble", waiting.bubble)]
 
 
+def _in_order(ops: Operations, rows: Int64) -> Int64:
+    """Rows by start; ties by end and by place in the source, so that the order of rows decides nothing."""
+    order: Int64 = rows[np.lexsort((ops.source_row[rows], ops.end_ns[rows], ops.start_ns[rows]))]
+    return order
+
+
 class _Device:
     """One device's operations, in the orders that the decisions need."""
 
@@ -134,10 +140,10 @@ class _Device:
         self._usual = latencies(ops.take(rows))
         self._on_cpu = any(info.on_cpu for info in timeline.ranks if len(rows) and info.rank == int(ops.rank[rows[0]]))
         compute = rows[np.isin(ops.op_class[rows], _COMPUTES)]
-        self._compute = compute[np.argsort(ops.start_ns[compute], kind="stable")]
+        self._compute = _in_order(ops, compute)
         self._compute_start = ops.start_ns[self._compute]
         talk = rows[np.isin(ops.op_class[rows], _COMMUNICATES)]
-        self._talk = talk[np.argsort(ops.start_ns[talk], kind="stable")]
+        self._talk = _in_order(ops, talk)
         self._talk_start = ops.start_ns[self._talk]
         # Up to each row of `_talk`: the latest end so far, to stop looking back early.
         self._talk_reach = np.maximum.accumulate(ops.end_ns[self._talk]) if len(talk) else talk

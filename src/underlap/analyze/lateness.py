@@ -209,7 +209,10 @@ def _culprits(calls: Calls, times: CallTimes, met: Rendezvous, start: Int64) -> 
         own = order[np.searchsorted(owners, at) : np.searchsorted(owners, at, side="right")]
         awaited = int(own[-1])
         if met.instances.need[at] == Need.ROOT:
-            awaited = int(own[calls.table.rank[own] == met.instances.root[at]][0])
+            root = own[calls.table.rank[own] == met.instances.root[at]]
+            if len(root) == 0:
+                continue  # the root is not among those with an operation
+            awaited = int(root[0])
         if awaited != own[0]:
             result.append((at, int(own[0]), awaited, int(caused[at])))
     return result

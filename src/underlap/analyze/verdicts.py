@@ -147,7 +147,7 @@ def _evidence(timeline: Timeline, entry: CauseSum) -> Evidence | None:
         rows = (ops.collective == piece.call).nonzero()[0]
         if piece.call < 0 or len(rows) == 0:
             return None
-        op = int(rows[0])
+        op = min(rows.tolist(), key=lambda row: (ops.start_ns[row], ops.source_row[row]))
     rank = int(ops.rank[op])
     return Evidence(
         rank=rank,
@@ -187,7 +187,9 @@ def _finding(family: FamilyRow, cause: CauseRow, span: int, devices: int) -> Fin
     )
 
 
-def headline(ranks: Sequence[RankRow], sums: dict[str, CauseSum], late: Sequence[LateRow]) -> str | None:
+def headline(  # noqa: PLR0911 - one return per sentence
+    ranks: Sequence[RankRow], sums: dict[str, CauseSum], late: Sequence[LateRow]
+) -> str | None:
     """The one sentence that decides what to look at next; None where there is no communication to speak of."""
     span = sum(row.span_ns for row in ranks)
     communication = sum(row.communication_ns for row in ranks)
