@@ -129,6 +129,10 @@ class Summary(Record, frozen=True, kw_only=True):
     """Sum of hidden / sum of communication, as kernel time: waiting for peers is inside both. Null without communication."""
     most_exposed_rank: int | None
     """Rank of the row with the largest exposed_ns (the first of equals). Null where no row has exposed communication."""
+    wait: PartSummary | None = None
+    """Waiting for peers inside communication. Null unless known for every row with communication."""
+    hidden_transfer_share: float | None = None
+    """Sum of hidden_transfer / sum of transfer: the headline share where waiting is known."""
     unmatched_ns: int
     """Sum of total_ns over `unmatched`: all rows together, not a mean."""
     unmatched_kernels: int

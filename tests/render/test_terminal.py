@@ -15,7 +15,7 @@ from tests.render import hand_written
 from tests.render.hand_written import HOSTILE, MS, family, many_ranks_report, one_rank_report, part, replace
 from underlap.render import terminal
 from underlap.render.terminal import print_report, render
-from underlap.report import NoteRow, PartSummary, UnmatchedRow
+from underlap.report import CauseRow, FindingRow, NoteRow, PartSummary, UnmatchedRow, Verdict
 
 
 @pytest.fixture(params=hand_written.ALL.values(), ids=hand_written.ALL.keys())
@@ -276,3 +276,67 @@ def test_the_renderer_shows_the_figures_of_the_report_and_derives_none():
     base = many_ranks_report()
     changed = replace(base, ranks=[replace(row, exposed_ns=999 * MS, idle_ns=0) for row in base.ranks])
     assert screen(changed) == screen(base)
+
+
+def explained(base, **changes):
+    """The report with a headline, causes, findings and verdicts."""
+    verdict = Verdict(
+        outcome="exposed",
+        cause="late_launch",
+        causes=[CauseRow(cause="late_launch", exposed_ns=MS, share=1.0)],
+        evidence=None,
+        recoverable_ns=MS,
+        would_change="submit earlier",
+        price=None,
+        unknown=[],
+    )
+    finding = FindingRow(
+        text="dp all_reduce, late_launch: 1.00 ms",
+        axis="dp",
+        collective="all_reduce",
+        cause="late_launch",
+        exposed_ns=MS,
+        share_of_window=0.123,
+        would_change="submit earlier",
+        price=None,
+    )
+    causes = [CauseRow(cause=cause, exposed_ns=MS, share=share) for cause, share in (("late_launch", 0.75), ("unknown", 0.25))]
+    return replace(
+        base,
+        headline="The host is the limit.",
+        causes=causes,
+        coverage=0.75,
+        findings=[finding] * 5,
+        families=[replace(family, verdict=verdict) for family in base.families],
+        **changes,
+    )
+
+
+def test_the_headline_comes_right_after_what_was_analyzed():
+    assert screen(explained(one_rank_report())).splitlines()[1] == "The host is the limit."
+
+
+def test_causes_are_listed_with_the_share_that_has_one():
+    line = next(line for line in screen(explained(one_rank_report())).splitlines() if line.startswith("exposed because"))
+    assert line == "exposed because: late_launch 75.0 %, unknown 25.0 %; cause known for 75.0 %"
+
+
+def test_findings_say_what_to_try_and_leave_room_for_notes():
+    text = screen(explained(many_ranks_report()))
+    assert "* dp all_reduce, late_launch, 12.3 % of the window: submit earlier" in text
+    assert text.count("* dp all_reduce") <= 3
+    assert len(text.splitlines()) <= 24
+    assert "note" in text
+
+
+def test_the_first_cause_of_a_family_is_a_column_where_any_has_one():
+    assert "first cause" in screen(explained(one_rank_report()))
+    assert "first cause" not in screen(one_rank_report())
+
+
+def test_known_waiting_replaces_the_remark_that_it_is_inside():
+    base = one_rank_report()
+    wait = PartSummary(mean_ns=MS, min_ns=MS, max_ns=MS, share_of_span=0.1)
+    text = screen(replace(base, summary=replace(base.summary, wait=wait, hidden_transfer_share=0.25)))
+    assert "1.00 of it waiting for peers; hidden 25.0 %" in " ".join(text.split())
+    assert "waiting inside" not in text

@@ -194,7 +194,7 @@ def _summary(rows: list[RankRow], unmatched: list[UnmatchedRow]) -> Summary | No
     communication = sum(row.communication_ns for row in rows)
 
     def part(name: str) -> PartSummary:
-        values = [getattr(row, f"{name}_ns") for row in rows]
+        values = [getattr(row, f"{name}_ns") or 0 for row in rows]
         return PartSummary(
             mean_ns=round(sum(values) / len(values)),
             min_ns=min(values),
@@ -202,11 +202,15 @@ def _summary(rows: list[RankRow], unmatched: list[UnmatchedRow]) -> Summary | No
             share_of_span=sum(values) / total_span if total_span else None,
         )
 
+    waits_known = communication > 0 and all(row.wait_ns is not None for row in rows if row.communication_ns)
+    transfer = communication - sum(row.wait_ns or 0 for row in rows)
     most = max(rows, key=lambda row: row.exposed_ns)
     return Summary(
         **{name: part(name) for name in ("span", *accounting.PARTS)},
         hidden_share=sum(row.hidden_ns for row in rows) / communication if communication else None,
         most_exposed_rank=most.rank if most.exposed_ns else None,
+        wait=part("wait") if waits_known else None,
+        hidden_transfer_share=(sum(row.hidden_transfer_ns or 0 for row in rows) / transfer if waits_known and transfer else None),
         unmatched_ns=sum(row.total_ns for row in unmatched),
         unmatched_kernels=sum(row.kernels for row in unmatched),
     )

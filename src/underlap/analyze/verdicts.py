@@ -51,7 +51,7 @@ ADVICE = {
     ),
     "late_launch": Advice(
         means="the host had not submitted the compute that could have run beside it",
-        would_change="submit earlier: fewer or larger kernels, CUDA graphs, compilation, less Python between them",
+        would_change="submit earlier: fewer or larger kernels, device graphs, compilation, less Python between them",
         price="graphs fix shapes and hold memory",
     ),
     "throttled": Advice(

@@ -13,7 +13,6 @@ from rich.text import Text
 from underlap.render.plain import UNKNOWN, at_least, clean, milliseconds, percent, shorten, size, wrap
 from underlap.report import FamilyRow
 
-SHOWN = 6
 NAME_WIDTHS = (12, 14)
 """Axis and collective keep this much before columns are left out for them."""
 
@@ -33,14 +32,14 @@ class Column:
         return max(map(len, (self.heading, *self.cells)))
 
 
-def family_lines(families: Sequence[FamilyRow], *, width: int, decimals: int, rows: int) -> list[Text]:
+def family_lines(families: Sequence[FamilyRow], *, shown: int, width: int, decimals: int, rows: int) -> list[Text]:
     """Heading, a line per family, and what a reader needs to know about them. Empty without families."""
     if not families:
         return []
-    shown, rest = families[:SHOWN], families[SHOWN:]
-    names, figures = _fit(_names(shown), _figures(shown, decimals), width)
+    first, rest = families[:shown], families[shown:]
+    names, figures = _fit(_names(first), _figures(first, decimals), width)
     lines = [_line([column.heading for column in (*names, *figures)], names, figures, style="bold")]
-    lines += [_line([column.cells[index] for column in (*names, *figures)], names, figures) for index in range(len(shown))]
+    lines += [_line([column.cells[index] for column in (*names, *figures)], names, figures) for index in range(len(first))]
     if rest:
         exposed = milliseconds(sum(family.mean_exposed_share_ns for family in rest), decimals)
         lines.append(Text(f"+ {len(rest)} more {'family' if len(rest) == 1 else 'families'}, {exposed} ms exposed", style="dim"))
@@ -68,10 +67,11 @@ def _collective(family: FamilyRow) -> str:
 
 def _figures(families: Sequence[FamilyRow], decimals: int) -> list[Column]:
     calls = [UNKNOWN if family.count is None else str(family.count) for family in families]
-    return [
-        Column(heading="calls", cells=calls, optional=2),
-        Column(heading="kernels", cells=[str(family.kernels) for family in families], optional=4),
-        Column(heading="payload", cells=[size(family.mean_payload_bytes) for family in families], optional=1),
+    causes = [_cause(family) for family in families]
+    columns = [
+        Column(heading="calls", cells=calls, optional=3),
+        Column(heading="kernels", cells=[str(family.kernels) for family in families], optional=5),
+        Column(heading="payload", cells=[size(family.mean_payload_bytes) for family in families], optional=2),
         Column(heading="kernel ms", cells=[milliseconds(family.mean_communication_ns, decimals) for family in families]),
         Column(heading="hidden %", cells=[percent(family.hidden_share) for family in families], style="green"),
         Column(
@@ -79,8 +79,22 @@ def _figures(families: Sequence[FamilyRow], decimals: int) -> list[Column]:
             cells=[milliseconds(family.mean_exposed_share_ns, decimals) for family in families],
             style="red",
         ),
-        Column(heading="busbw GB/s", cells=[at_least(family.busbw_kernel_gbps) for family in families], optional=3),
+        Column(heading="busbw GB/s", cells=[_bandwidth(family) for family in families], optional=4),
     ]
+    return [*columns, Column(heading="first cause", cells=causes, optional=1)] if set(causes) != {"-"} else columns
+
+
+def _bandwidth(family: FamilyRow) -> str:
+    """Over transfer where waiting is known; else over kernel time, a lower bound."""
+    if family.busbw_gbps is None:
+        return at_least(family.busbw_kernel_gbps)
+    return at_least(family.busbw_gbps).removeprefix(">= ")
+
+
+def _cause(family: FamilyRow) -> str:
+    if family.verdict is None or family.verdict.cause is None:
+        return "-"
+    return clean(family.verdict.cause)
 
 
 def _fit(names: list[Column], figures: list[Column], width: int) -> tuple[list[Column], list[Column]]:

@@ -22,6 +22,12 @@ LINES = 24
 WIDTH = 100
 LEAST_WIDTH = 60
 NOTES = 5
+NOTES_ROOM = 2
+"""Lines that notes have at least."""
+FAMILIES = 6
+FAMILIES_BESIDE_FINDINGS = 3
+FINDINGS = 3
+CAUSES = 4
 UNMATCHED_NAMES = 3
 
 
@@ -49,6 +55,7 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
     """The screen, no line of it longer than `width` (60 at least). Names in it are printable ASCII, without markup."""
     width = max(width, LEAST_WIDTH)
     sections = [_headline(report, width)]
+    sections[0] += _lines(report.headline or "", width, style="bold cyan", lines=3) if report.headline else []
     if report.summary is None:
         sections[0] += _lines("No operations in the window: there is nothing to account for.", width)
     else:
@@ -56,10 +63,14 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         sections[0] += _steps(report, width, decimals)
         sections[0] += _parts(report, report.summary, width, decimals)
         sections[0] += _communication(report.summary, width, decimals)
-        sections.append(family_lines(report.families, width=width, decimals=decimals, rows=len(report.ranks)))
-        sections.append(_unmatched(report, report.summary, width, decimals))
-    notes = _notes(report, width, room=max(3, LINES - sum(map(len, sections))))
-    sections.append(sections.pop() + notes if len(sections) == 3 else notes)
+        sections[0] += _causes(report, width)
+        shown = FAMILIES if not report.findings else FAMILIES_BESIDE_FINDINGS
+        sections.append(family_lines(report.families, shown=shown, width=width, decimals=decimals, rows=len(report.ranks)))
+        unmatched = _unmatched(report, report.summary, width, decimals)
+        sections.append(_findings(report, width, room=LINES - sum(map(len, sections)) - len(unmatched) - NOTES_ROOM))
+        sections.append(unmatched)
+    notes = _notes(report, width, room=max(NOTES_ROOM, LINES - sum(map(len, sections))))
+    sections.append(sections.pop() + notes if len(sections) == 4 else notes)
     return Text("\n").join(_spaced(sections))
 
 
@@ -156,7 +167,35 @@ def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
     under_fused = f" + under fused {time(summary.under_fused)}" if summary.fused.max_ns else ""
     parts = f"hidden {time(summary.hidden)}{under_fused} + exposed {time(summary.exposed)} ms"
     total = f"communication {time(summary.communication)} = {parts};"
-    return _lines(f"{total} hidden {percent(summary.hidden_share)} % of kernel time, waiting inside", width, lines=3)
+    if summary.wait is None:
+        return _lines(f"{total} hidden {percent(summary.hidden_share)} % of kernel time, waiting inside", width, lines=3)
+    share = f"hidden {percent(summary.hidden_transfer_share)} % of transfer"
+    return _lines(f"{total} {time(summary.wait)} of it waiting for peers; {share}", width, lines=3)
+
+
+def _causes(report: Report, width: int) -> list[Text]:
+    """The causes of exposed time with their shares, in one line where possible."""
+    shown = report.causes[:CAUSES]
+    if not shown:
+        return []
+    listed = ", ".join(f"{clean(cause.cause)} {percent(cause.share)} %" for cause in shown)
+    more = len(report.causes) - len(shown)
+    rest = f", {more} more" if more else ""
+    unknown = "" if report.coverage in (None, 1.0) else f"; cause known for {percent(report.coverage)} %"
+    return _lines(f"exposed because: {listed}{rest}{unknown}", width)
+
+
+def _findings(report: Report, width: int, *, room: int) -> list[Text]:
+    """What to try, as many as fit; each in two lines at most."""
+    shown: list[Text] = []
+    for finding in report.findings[:FINDINGS]:
+        who = " ".join(clean(part) for part in (finding.axis, finding.collective) if part) or "communication"
+        share = f"{percent(finding.share_of_window)} % of the window"
+        lines = _lines(f"* {who}, {clean(finding.cause)}, {share}: {clean(finding.would_change or '')}", width)
+        if len(shown) + len(lines) > room:
+            break
+        shown += lines
+    return shown
 
 
 def _unmatched(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
