@@ -373,6 +373,109 @@ class FindingRow(Record, frozen=True, kw_only=True):
     price: str | None
 
 
+class SlowerRow(Record, frozen=True, kw_only=True):
+    """A kernel, beside communication against alone."""
+
+    name: str
+    kernels_beside: int
+    beside_ns: int
+    ratio: float | None
+    """Duration beside / duration alone. Null where that is not known."""
+    cost_ns: int | None
+
+
+class NetGainReport(Record, frozen=True, kw_only=True):
+    """hidden - (compute - compute alone) - (communication - communication alone), in device time; not what the step gains."""
+
+    word: str
+    """gain, gain at most (what communication loses is unknown), loss, or not established."""
+    reason: str | None
+    hidden_ns: int
+    compute_cost_ns: int | None
+    communication_cost_ns: int | None
+    net_ns: int | None
+    net_low_ns: int | None
+    net_high_ns: int | None
+
+
+class ContentionReport(Record, frozen=True, kw_only=True):
+    """Compute beside communication against the same compute alone: slower beside, not necessarily because of."""
+
+    word: str
+    """slower, faster, no difference seen, not established, or unknown."""
+    reason: str | None
+    method: str | None
+    """positions (the same kernel of the step, beside in some steps and alone in others) or strata."""
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    placebo_ratio: float | None
+    """The same of positions that are never beside communication: 1 if the comparison is fair."""
+    kernels_slower: int
+    kernels_faster: int
+    cost_ns: int | None
+    cost_low_ns: int | None
+    cost_high_ns: int | None
+    kernels: list[SlowerRow]
+    """The worst by cost."""
+    net_gain: NetGainReport
+
+
+class CriticalPathReport(Record, frozen=True, kw_only=True):
+    """The chain of work that the window's length rests on. Its parts add up to the window of its final rank."""
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    parts: dict[str, int]
+    """compute, transfer, waiting, host, ... in ns."""
+    families: dict[str, int]
+    """Communication on the path per family, in ns."""
+    exposed_on_path_ns: int
+    explained_share: float | None
+    """Share of the path whose starts a real edge explains. Below 0.8 promises are ranges."""
+
+
+class LeverRow(Record, frozen=True, kw_only=True):
+    """What the window would lose if one thing were taken away, by replay. Levers are not additive."""
+
+    lever: str
+    at_least_ns: int | None
+    at_most_ns: int | None
+    bound_ns: int | None
+    """No more than so much, whatever the replay says."""
+    ceiling: bool
+    """True: unknown dependences were dropped, so this is a limit and no promise."""
+    reason: str
+
+
+class BoundReport(Record, frozen=True, kw_only=True):
+    """The shortest that any schedule of the same work could be, as far as the trace tells."""
+
+    lower_bound_ns: int
+    """The largest of path, compute and transfer."""
+    path_ns: int
+    compute_ns: int
+    transfer_ns: int
+    transfer_at_most_ns: int
+    observed_ns: int
+    hidden_of_possible: float | None
+    """Share hidden of what any schedule could hide."""
+
+
+class Depth(Record, frozen=True, kw_only=True):
+    """The fields of a Report that take longer to find."""
+
+    contention: ContentionReport
+    critical_path: CriticalPathReport | None
+    levers: list[LeverRow]
+    joint: LeverRow | None
+    """All levers together."""
+    if_independent: LeverRow | None
+    levers_unknown: str | None
+    bound: BoundReport | None
+
+
 class UnmatchedRow(Record, frozen=True, kw_only=True):
     """A kernel name that the table of kernel families does not know. It was counted as compute."""
 
@@ -414,6 +517,17 @@ class Report(Record, frozen=True, kw_only=True):
     late: list[LateRow] = []
     clocks: list[ClockRow] = []
     bubbles: list[BubbleRow] = []
+    contention: ContentionReport | None = None
+    """The price of hiding. Null where it was not looked for (large traces without --explain), like the four below."""
+    critical_path: CriticalPathReport | None = None
+    levers: list[LeverRow] = []
+    joint_lever: LeverRow | None = None
+    """All levers together: promises are not additive."""
+    if_independent: LeverRow | None = None
+    """A ceiling: every dependence that is not proven dropped."""
+    levers_unknown: str | None = None
+    """Why there are no levers, where the window could not be replayed."""
+    bound: BoundReport | None = None
     unmatched: list[UnmatchedRow]
     """Largest total_ns first."""
     notes: list[NoteRow]

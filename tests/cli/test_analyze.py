@@ -17,20 +17,20 @@ def test_a_folder_alone_leaves_every_choice_to_the_flows(run, flows):
     result = run("analyze", "traces")
     assert result.exit_code == 0
     assert flows.read_calls == [((Path("traces"),), {"names": None, "ranks": None, "jobs": None, "progress": None})]
-    assert flows.analyze_calls == [(flows.timeline, {"window": None, "steps": None, "mesh": None})]
+    assert flows.analyze_calls == [(flows.timeline, {"window": None, "steps": None, "mesh": None, "deep": None})]
     assert result.stdout == render(flows.report).plain + "\n"
     assert result.stderr == ""
 
 
 def test_every_option_reaches_its_flow(run, flows):
     Path("names.yaml").touch()
-    words = "--ranks 0-2,5 --jobs 3 --names names.yaml --window steps --steps 2-3,6 --mesh dp=2,tp=4 --no-progress"
+    words = "--ranks 0-2,5 --jobs 3 --names names.yaml --window steps --steps 2-3,6 --mesh dp=2,tp=4 --no-progress --explain"
     assert run("analyze", "traces", "trace.json", *words.split()).exit_code == 0
     ((paths, reading),) = flows.read_calls
     assert paths == (Path("traces"), Path("trace.json"))
     assert reading == {"names": Path("names.yaml"), "ranks": (0, 1, 2, 5), "jobs": 3, "progress": None}
     ((_, analysis),) = flows.analyze_calls
-    assert analysis == {"window": "steps", "steps": (2, 3, 6), "mesh": {"dp": 2, "tp": 4}}
+    assert analysis == {"window": "steps", "steps": (2, 3, 6), "mesh": {"dp": 2, "tp": 4}, "deep": True}
     assert list(analysis["mesh"]) == ["dp", "tp"]
 
 

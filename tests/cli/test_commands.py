@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 FLAGS = {
     "underlap": ["--version"],
     "underlap analyze": [
+        "--explain",
         "--force",
         "--instances",
         "--jobs",

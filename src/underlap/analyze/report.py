@@ -12,7 +12,7 @@ import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, families, groups, notes, steps, verdicts, waits, why
+from underlap.analyze import accounting, calls, depth, families, groups, notes, steps, verdicts, waits, why
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -40,8 +40,12 @@ def report(
     window: str | None = None,
     step_numbers: Sequence[int] | None = None,
     mesh: Mapping[str, int] | None = None,
+    deep: bool | None = None,
 ) -> Report:
-    """The Report of a Timeline over a window ("whole", "steps", or None to choose). Raises OptionError."""
+    """The Report of a Timeline over a window ("whole", "steps", or None to choose). Raises OptionError.
+
+    `deep` asks for contention, critical path, levers and bound, or leaves them out; None decides by the size of the trace.
+    """
     found = steps.find(timeline)
     selection = steps.select(timeline, found, window, step_numbers)
     settled = groups.settle(timeline, mesh)
@@ -68,6 +72,12 @@ def report(
         for row in family_rows
     ]
     late = verdicts.late_rows(reasons)
+    wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
+    deeper = (
+        depth.explore(timeline, settled, times, found, selection, sets, (keys, family_of_call), reasons, rank_rows)
+        if wanted and rank_rows
+        else None
+    )
     return Report(
         origin_ns=str(timeline.origin_ns),
         provenance=_provenance(timeline),
@@ -86,6 +96,13 @@ def report(
         late=late,
         clocks=waits.clock_rows(reasons),
         bubbles=waits.bubble_rows(reasons, settled),
+        contention=deeper.contention if deeper else None,
+        critical_path=deeper.critical_path if deeper else None,
+        levers=deeper.levers if deeper else [],
+        joint_lever=deeper.joint if deeper else None,
+        if_independent=deeper.if_independent if deeper else None,
+        levers_unknown=deeper.levers_unknown if deeper else None,
+        bound=deeper.bound if deeper else None,
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)

@@ -58,6 +58,7 @@ Example:
 @click.option(
     "--jobs", metavar="N", type=click.IntRange(min=1), help="Processes for reading.  [default: one per file, at most one per CPU]"
 )
+@click.option("--explain", is_flag=True, help="After the screen: what decided at each branch, the critical path, and the levers.")
 @click.option("--force", is_flag=True, help="Replace output files that exist.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar on standard error.")
 def analyze(  # noqa: PLR0913 - click passes one argument per option
@@ -71,6 +72,7 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
     mesh: dict[str, int] | None,
     names: Path | None,
     jobs: int | None,
+    explain: bool,
     force: bool,
     no_progress: bool,
 ) -> None:
@@ -89,11 +91,15 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
 
     with reading_bar(wanted=not no_progress) as progress:
         timeline = read(*paths, names=names, ranks=ranks, jobs=jobs, progress=progress)
-    report = analyze_timeline(timeline, window=window, steps=steps, mesh=mesh)
+    report = analyze_timeline(timeline, window=window, steps=steps, mesh=mesh, deep=True if explain else None)
 
     # Files first: a reader of the screen that leaves early must not cost them.
     _write_files(report, json_path, instances_file)
     _write_to_stdout(report, as_json=json_file == STREAM)
+    if explain and json_file != STREAM:
+        from underlap.render.explanation import print_explanation
+
+        write_to_stdout(lambda: print_explanation(report, sys.stdout))
     for path in filter(None, (json_path, instances_file)):
         say_wrote(path)
 

@@ -17,11 +17,13 @@ def analyze(
     window: str | None = None,
     steps: Sequence[int] | None = None,
     mesh: Mapping[str, int] | None = None,
+    deep: bool | None = None,
 ) -> Report:
     """The Report of a Timeline, or of the traces that a path or several paths name.
 
     `window` is "whole" (first to last device event), "steps", or None: steps where the trace marks any. `steps` selects
-    some by number. `mesh` gives the sizes of the parallel dimensions in DeviceMesh order, the last varying fastest.
+    some by number. `deep` asks for contention, critical path, levers and bound, or leaves these fields empty; None decides
+    by the size of the trace. `mesh` gives the sizes of the parallel dimensions in DeviceMesh order, the last varying fastest.
     Raises InputError for unusable traces, OptionError for options that do not fit them.
 
     >>> underlap.analyze("traces/", mesh={"dp": 2, "tp": 4}).families[0].exposed_share_ns  # doctest: +SKIP
@@ -32,4 +34,4 @@ def analyze(
         timeline = read(source)
     else:
         timeline = read(*source)
-    return report(timeline, window=window, step_numbers=steps, mesh=mesh)
+    return report(timeline, window=window, step_numbers=steps, mesh=mesh, deep=deep)

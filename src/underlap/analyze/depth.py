@@ -1,0 +1,181 @@
+"""What takes longer to find: the price of hiding (contention), the critical path, what each lever would win, and the bound.
+
+Kept apart from the account, as its cost grows with the host rows. Everything here is in device or path time of the window;
+promises are upper bounds or ranges, and are not additive: the joint one is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from underlap.analyze import bound, contention, counterfactual, critical_path, graph
+from underlap.analyze.accounting import DeviceSets
+from underlap.analyze.calls import CallTimes
+from underlap.analyze.families import FamilyKey
+from underlap.analyze.groups import Calls
+from underlap.analyze.steps import Selection, Steps
+from underlap.analyze.why import Why
+from underlap.columns import Int32
+from underlap.errors import ScheduleError
+from underlap.report import (
+    BoundReport,
+    ContentionReport,
+    CriticalPathReport,
+    Depth,
+    LeverRow,
+    NetGainReport,
+    RankRow,
+    SlowerRow,
+)
+from underlap.timeline import Timeline
+
+ROWS_BY_DEFAULT = 200_000
+"""Operations and host rows up to which this is done without being asked for: about two seconds."""
+
+
+def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
+    timeline: Timeline,
+    calls: Calls,
+    times: CallTimes,
+    steps: Steps,
+    selection: Selection,
+    sets: dict[tuple[int, int], DeviceSets],
+    families: tuple[list[FamilyKey], Int32],
+    why: Why,
+    ranks: list[RankRow],
+) -> Depth:
+    """All of it, for the window."""
+    transfer = why.met.transfer if why.compared else None
+    priced = contention.contention(timeline, steps, selection, sets, calls, times, families[1], transfer)
+    clocks = why.met.clocks
+    offsets = {int(rank): -int(offset) for rank, offset in zip(clocks.ranks, clocks.offset_ns, strict=True)}
+    built = graph.build(timeline, graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets))
+    path = critical_path.find(timeline, built, selection.stretches)
+    if path is None:
+        return Depth(
+            contention=_contention(priced),
+            critical_path=None,
+            levers=[],
+            joint=None,
+            if_independent=None,
+            levers_unknown=None,
+            bound=None,
+        )
+    exposed = {key: own.exposed for key, own in sets.items()}
+    on_path = critical_path.exposed_on_path(timeline, built, path, exposed)
+    limit = bound.lower_bound(timeline, built, selection.stretches)
+    lower = max(limit.path_ns, limit.compute_ns, limit.transfer_ns)
+    final = [row for row in ranks if row.rank == path.rank]
+    limits = counterfactual.Limits(
+        waiting_ns=_sum([row.wait_ns for row in final]),
+        idle_ns=sum(row.idle_ns for row in final),
+        exposed_ns=sum(row.exposed_ns for row in final),
+        exposed_on_path_ns=on_path,
+        stretch_ns=priced.compute.cost_ns,
+        lower_bound_ns=lower,
+    )
+    waterfall, refused = None, None
+    try:
+        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits)
+    except ScheduleError:
+        # Spans that run side by side in one lane, as gloo's sends and receives do, have no order that could be replayed.
+        refused = "operations that meet across ranks overlap in their lanes, so the recorded order cannot be replayed"
+    waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
+    hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
+    hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
+    transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
+    return Depth(
+        contention=_contention(priced),
+        critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
+        levers=[_lever(lever) for lever in waterfall.levers] if waterfall else [],
+        joint=_lever(waterfall.joint) if waterfall else None,
+        if_independent=_lever(waterfall.if_independent) if waterfall else None,
+        levers_unknown=refused,
+        bound=BoundReport(
+            lower_bound_ns=lower,
+            path_ns=limit.path_ns,
+            compute_ns=limit.compute_ns,
+            transfer_ns=limit.transfer_ns,
+            transfer_at_most_ns=limit.transfer_at_most_ns,
+            observed_ns=path.end_ns - path.start_ns,
+            hidden_of_possible=bound.hidden_of_possible(hidden, transfer_ns, limit),
+        ),
+    )
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _path(
+    path: critical_path.CriticalPath,
+    families: tuple[list[FamilyKey], Int32],
+    on_path: Mapping[int, int],
+    exposed_on_path: int,
+    built: graph.Graph,
+) -> CriticalPathReport:
+    explained = counterfactual.explained(built, path)
+    return CriticalPathReport(
+        rank=path.rank,
+        start_ns=path.start_ns,
+        end_ns=path.end_ns,
+        parts={part.name.lower(): int(amount) for part, amount in path.composition().items()},
+        families={" ".join(name or "?" for name in families[0][number]): int(ns) for number, ns in on_path.items()},
+        exposed_on_path_ns=exposed_on_path,
+        explained_share=explained.real_ns / explained.path_ns if explained.path_ns else None,
+    )
+
+
+def _lever(lever: counterfactual.Lever) -> LeverRow:
+    return LeverRow(
+        lever=lever.name,
+        at_least_ns=lever.low_ns,
+        at_most_ns=lever.high_ns,
+        bound_ns=lever.bound_ns,
+        ceiling=lever.ceiling,
+        reason=lever.reason,
+    )
+
+
+def _contention(found: contention.Contention) -> ContentionReport:
+    compute, net = found.compute, found.net
+    return ContentionReport(
+        word=compute.word,
+        reason=compute.reason,
+        method=compute.method,
+        ratio=compute.ratio,
+        ratio_low=compute.ratio_low,
+        ratio_high=compute.ratio_high,
+        placebo_ratio=compute.placebo_ratio,
+        kernels_slower=compute.kernels_slower,
+        kernels_faster=compute.kernels_faster,
+        cost_ns=compute.cost_ns,
+        cost_low_ns=compute.cost_low_ns,
+        cost_high_ns=compute.cost_high_ns,
+        kernels=[
+            SlowerRow(
+                name=row.label,
+                kernels_beside=row.kernels_beside,
+                beside_ns=row.beside_ns,
+                ratio=None if row.ratio is None else row.ratio.value,
+                cost_ns=row.cost_ns,
+            )
+            for row in found.kernels
+        ],
+        net_gain=NetGainReport(
+            word=net.word,
+            reason=net.reason,
+            hidden_ns=net.hidden_ns,
+            compute_cost_ns=net.compute_cost_ns,
+            communication_cost_ns=net.communication_cost_ns,
+            net_ns=net.net_ns,
+            net_low_ns=net.net_low_ns,
+            net_high_ns=net.net_high_ns,
+        ),
+    )
+
+
+def rows_of(timeline: Timeline) -> int:
+    """What the cost of `explore` grows with."""
+    return len(timeline.ops) + len(timeline.host)
