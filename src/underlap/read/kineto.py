@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from underlap.columns import NONE, Int64, Interner
 from underlap.errors import NotATraceError
@@ -145,15 +146,14 @@ class _Collector:
         self._host_names = _Names(lambda name: CALL_NAME.match(name) is not None)
         self._lanes, self._threads = _Ids(), _Ids()
         self._shapes = _Shapes()
-        self._device: list[dict[str, Int64]] = []
-        self._host: list[dict[str, Int64]] = []
+        self._device = _Growing(DEVICE_COLUMNS)
+        self._host = _Growing(HOST_COLUMNS)
         self._device_args: dict[int, Args] = {}
         self._host_args: dict[int, Args] = {}
         self._waits: list[tuple[int, Args]] = []
         self._ends = Ends()
         self._thread_names: dict[tuple[Any, Any], str] = {}
         self._dropped: Counter[str] = Counter()
-        self._sizes = [0, 0]
 
     def add(self, batch: list[Event]) -> None:
         """Take the events of one batch."""
@@ -199,26 +199,23 @@ class _Collector:
             ]
             for (_, event), arg in zip(rows, args, strict=True)
         ]
-        base = self._sizes[0]
+        base = self._device.size
         for at, number in enumerate(name):
             if number in calls or args[at].collective is not None:
                 self._device_args[base + at] = detached(args[at])
-        self._device.append(
-            {
-                "start": start,
-                "end": end,
-                "row": np.array([row for row, _ in rows], dtype=np.int64),
-                "name": np.array(name, dtype=np.int64),
-                "lane": np.array(lane, dtype=np.int64),
-                "copy": np.array(copies, dtype=np.int64)[keep],
-                "correlation": integers([arg.correlation for arg in args]),
-                "external": _external(args),
-                "graph": integers([arg.graph for arg in args]),
-                "bytes": integers([arg.nbytes for arg in args]),
-                "shape": shape,
-            }
+        self._device.extend(
+            start=start,
+            end=end,
+            row=[row for row, _ in rows],
+            name=name,
+            lane=lane,
+            copy=np.array(copies, dtype=np.int64)[keep],
+            correlation=integers([arg.correlation for arg in args]),
+            external=_external(args),
+            graph=integers([arg.graph for arg in args]),
+            bytes=integers([arg.nbytes for arg in args]),
+            shape=shape,
         )
-        self._sizes[0] += len(rows)
         self.timed += len(rows)
 
     def _add_host(self, found: list[tuple[int, Event]], kinds: list[int]) -> None:
@@ -229,25 +226,22 @@ class _Collector:
         name = [names[event.name] for _, event in rows]
         threads = self._threads
         kinds_kept = np.array(kinds, dtype=np.int64)[keep]
-        base = self._sizes[1]
+        base = self._host.size
         for at, number in enumerate(name):
             if number in calls:
                 self._host_args[base + at] = detached(args[at])
         for at in np.flatnonzero(kinds_kept == HostKind.SYNC).tolist():
             self._waits.append((base + at, detached(args[at])))
-        self._host.append(
-            {
-                "start": start,
-                "end": end,
-                "row": np.array([row for row, _ in rows], dtype=np.int64),
-                "name": np.array(name, dtype=np.int64),
-                "thread": np.array([threads[(event.pid, event.tid)] for _, event in rows], dtype=np.int64),
-                "kind": kinds_kept,
-                "correlation": integers([arg.correlation for arg in args]),
-                "external": _external(args),
-            }
+        self._host.extend(
+            start=start,
+            end=end,
+            row=[row for row, _ in rows],
+            name=name,
+            thread=[threads[(event.pid, event.tid)] for _, event in rows],
+            kind=kinds_kept,
+            correlation=integers([arg.correlation for arg in args]),
+            external=_external(args),
         )
-        self._sizes[1] += len(rows)
         self.timed += len(rows)
 
     def _times(self, found: list[tuple[int, Event]]) -> tuple[Int64, Int64, Int64]:
@@ -282,8 +276,8 @@ class _Collector:
         self._sort_in(self._ends.paired(self._dropped))
         return FileRows(
             events=self.events,
-            device=_join(self._device, DEVICE_COLUMNS),
-            host=_join(self._host, HOST_COLUMNS),
+            device=self._device.columns(),
+            host=self._host.columns(),
             device_args=self._device_args,
             host_args=self._host_args,
             waits=self._waits,
@@ -310,5 +304,29 @@ def _scalar(value: Any) -> Any:
     return value if isinstance(value, int | str | float) else str(value)
 
 
-def _join(parts: list[dict[str, Int64]], names: tuple[str, ...]) -> dict[str, Int64]:
-    return {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0, dtype=np.int64) for name in names}
+_NARROW = {"name": np.int32, "thread": np.int32, "lane": np.int32, "kind": np.int8}
+"""Columns that need fewer than 64 bits."""
+
+
+class _Growing:
+    """Columns that grow in place: pieces of a long trace would else lie scattered over the memory until they are joined."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.size = 0
+        self._arrays: dict[str, NDArray[Any]] = {name: np.empty(4096, dtype=_NARROW.get(name, np.int64)) for name in names}
+
+    def extend(self, **columns: Any) -> None:
+        """Append equally long columns."""
+        end = self.size + len(next(iter(columns.values())))
+        for name, values in columns.items():
+            array = self._arrays[name]
+            if end > len(array):
+                larger = np.empty(max(end, len(array) * 3 // 2), dtype=array.dtype)
+                larger[: self.size] = array[: self.size]
+                self._arrays[name] = array = larger
+            array[self.size : end] = values
+        self.size = end
+
+    def columns(self) -> dict[str, Int64]:
+        """The columns, without what was reserved for more."""
+        return {name: array[: self.size] for name, array in self._arrays.items()}
