@@ -89,7 +89,7 @@ def latencies(ops: Operations) -> Latencies:
     sharing = kernels_of_call[call]
     for lane in np.unique(ops.lane):
         rows = np.flatnonzero((ops.lane == lane) & (ops.launch_ns != UNKNOWN_NS))
-        rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+        rows = _in_order(ops, rows)
         before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ops.end_ns[rows])[:-1]))
         kernels = ops.op_class[rows] != OpClass.COPY
         alone = kernels & (sharing[rows] == 1)
@@ -98,6 +98,11 @@ def latencies(ops: Operations) -> Latencies:
         queued = kernels & (ops.launch_ns[rows] + 50_000 < before)
         gaps.append((ops.start_ns[rows] - before)[queued & (ops.start_ns[rows] >= before)])
     return Latencies(launch_ns=_median(launch), gap_ns=_median(gaps))
+
+
+def _in_order(ops: Operations, rows: Int64) -> Int64:
+    """The rows by start; those that start together as their file has them, whatever their order in the table."""
+    return rows[np.lexsort((ops.source_row[rows], ops.end_ns[rows], ops.start_ns[rows]))]
 
 
 def _median(parts: Sequence[Int64]) -> int | None:
@@ -138,10 +143,10 @@ class _Device:
         self._usual = latencies(ops.take(rows))
         self._on_cpu = any(info.on_cpu for info in timeline.ranks if len(rows) and info.rank == int(ops.rank[rows[0]]))
         compute = rows[np.isin(ops.op_class[rows], _COMPUTES)]
-        self._compute = compute[np.argsort(ops.start_ns[compute], kind="stable")]
+        self._compute = _in_order(ops, compute)
         self._compute_start = ops.start_ns[self._compute]
         talk = rows[np.isin(ops.op_class[rows], _COMMUNICATES)]
-        self._talk = talk[np.argsort(ops.start_ns[talk], kind="stable")]
+        self._talk = _in_order(ops, talk)
         self._talk_start = ops.start_ns[self._talk]
         # Up to each row of `_talk`: the latest end so far, to stop looking back early.
         self._talk_reach = np.maximum.accumulate(ops.end_ns[self._talk]) if len(talk) else talk
