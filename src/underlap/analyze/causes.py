@@ -73,7 +73,7 @@ class Latencies:
     """What is usual on a device, read off its own trace; None where the trace has too few samples."""
 
     launch_ns: int | None
-    """Median from launch call to start, of kernels launched to an idle lane."""
+    """Median from launch call to start, of kernels launched to an idle lane, those of graphs apart."""
     gap_ns: int | None
     """Median from end to start between neighbors in a lane, where the later one had long been launched."""
 
@@ -84,16 +84,25 @@ _FEWEST = 8
 def latencies(ops: Operations) -> Latencies:
     """See `Latencies`. `ops` is one device."""
     launch, gaps = [], []
+    # The kernels of a graph share one launch call: when they start is the graph's order, not latency.
+    _, call, kernels_of_call = np.unique(ops.launch_ns, return_inverse=True, return_counts=True)
+    sharing = kernels_of_call[call]
     for lane in np.unique(ops.lane):
         rows = np.flatnonzero((ops.lane == lane) & (ops.launch_ns != UNKNOWN_NS))
-        rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+        rows = _in_order(ops, rows)
         before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ops.end_ns[rows])[:-1]))
         kernels = ops.op_class[rows] != OpClass.COPY
-        launch.append((ops.start_ns[rows] - ops.launch_ns[rows])[kernels & (before < ops.launch_ns[rows])])
+        alone = kernels & (sharing[rows] == 1)
+        launch.append((ops.start_ns[rows] - ops.launch_ns[rows])[alone & (before < ops.launch_ns[rows])])
         # Launched at least 50 us before the neighbor ended: what is left is the device's own gap.
         queued = kernels & (ops.launch_ns[rows] + 50_000 < before)
         gaps.append((ops.start_ns[rows] - before)[queued & (ops.start_ns[rows] >= before)])
     return Latencies(launch_ns=_median(launch), gap_ns=_median(gaps))
+
+
+def _in_order(ops: Operations, rows: Int64) -> Int64:
+    """The rows by start; those that start together as their file has them, whatever their order in the table."""
+    return rows[np.lexsort((ops.source_row[rows], ops.end_ns[rows], ops.start_ns[rows]))]
 
 
 def _median(parts: Sequence[Int64]) -> int | None:
@@ -207,10 +216,20 @@ class _Device:
             return [self.slice(start, end, "unknown", evidence=following)]
         border = min(max(ready, start), end)
         slices = self._host_late(start, border, following) if border > start else []
-        if end > border:
-            cause, grade = self._submitted_but_idle(following, running)
-            slices += self._behind_queue(border, end, running, cause, following, grade)
+        over, needed = self._over_before(border, end, following)
+        if over > border:
+            cause, grade = self._submitted_but_idle(following, needed)
+            slices += self._behind_queue(border, over, needed, cause, following, grade)
+        if end > over:
+            # It started while this communication still ran, so it did not need its result; its own lane held it.
+            slices += self._behind_queue(over, end, self._running(over, end), "serialized", following, "order")
         return slices
+
+    def _over_before(self, start: int, end: int, following: int) -> tuple[int, list[int]]:
+        """Until when communication ran in [start, end) that was over before `following` began, which may have needed it."""
+        ends = self._ops.end_ns
+        rows = [row for row in self._running(start, end) if ends[row] <= self._ops.start_ns[following]] if end > start else []
+        return max((min(int(ends[row]), end) for row in rows), default=start), rows
 
     def _submitted(self, row: int) -> int | None:
         """When the device could have started the operation, had nothing else held it; None where that is unknown."""
@@ -238,12 +257,14 @@ class _Device:
 
     def _host_late_on_cpu(self, start: int, end: int, following: int) -> list[Slice]:
         """On a CPU rank the thread either goes on once the communication is over (dependent), or was busy elsewhere."""
-        running = self._running(start, end)
-        over = max(int(self._ops.end_ns[row]) for row in running)
-        if int(self._ops.start_ns[following]) >= over:
-            cause = "too_little_compute" if self._hidden_calls.intersection(running) else "dependent"
-            return self._behind_queue(start, end, running, cause, following, "timing")
-        return [self.slice(start, end, "late_launch", evidence=following)]
+        over, needed = self._over_before(start, end, following)
+        slices = []
+        if over > start:
+            cause = "too_little_compute" if self._hidden_calls.intersection(needed) else "dependent"
+            slices += self._behind_queue(start, over, needed, cause, following, "timing")
+        if end > over:
+            slices.append(self.slice(over, end, "late_launch", evidence=following))
+        return slices
 
     def _blocking(self, thread: int) -> Int64:
         if thread not in self._blocked:
@@ -254,11 +275,8 @@ class _Device:
         return self._blocked[thread]
 
     def _submitted_but_idle(self, following: int, running: list[int]) -> tuple[str, str | None]:
-        """The next compute was there and did not start."""
+        """The next compute was there and did not start before the communication was over."""
         ops = self._ops
-        if ops.start_ns[following] < max(ops.end_ns[row] for row in running):
-            # It started before the communication was over, so it did not need its result; its own lane held it.
-            return "serialized", "order"
         if int(ops.lane[following]) in {int(ops.lane[row]) for row in running}:
             return "serialized_or_dependent", "order"
         if self._hidden_calls.intersection(running):

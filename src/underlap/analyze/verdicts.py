@@ -147,7 +147,7 @@ def _evidence(timeline: Timeline, entry: CauseSum) -> Evidence | None:
         rows = (ops.collective == piece.call).nonzero()[0]
         if piece.call < 0 or len(rows) == 0:
             return None
-        op = min(rows.tolist(), key=lambda row: (ops.start_ns[row], ops.source_row[row]))
+        op = min(rows.tolist(), key=lambda row: (int(ops.start_ns[row]), int(ops.source_row[row])))
     rank = int(ops.rank[op])
     return Evidence(
         rank=rank,
