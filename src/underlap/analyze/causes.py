@@ -102,7 +102,8 @@ def latencies(ops: Operations) -> Latencies:
 
 def _in_order(ops: Operations, rows: Int64) -> Int64:
     """The rows by start; those that start together as their file has them, whatever their order in the table."""
-    return rows[np.lexsort((ops.source_row[rows], ops.end_ns[rows], ops.start_ns[rows]))]
+    order: Int64 = rows[np.lexsort((ops.source_row[rows], ops.end_ns[rows], ops.start_ns[rows]))]
+    return order
 
 
 def _median(parts: Sequence[Int64]) -> int | None:
@@ -131,12 +132,6 @@ def _waiting_parts(waiting: Waiting | None) -> list[tuple[str, Int64]]:
     if waiting is None:
         return []
     return [("window_entry", waiting.entry), ("late_peer", waiting.peer), ("bubble", waiting.bubble)]
-
-
-def _in_order(ops: Operations, rows: Int64) -> Int64:
-    """Rows by start; ties by end and by place in the source, so that the order of rows decides nothing."""
-    order: Int64 = rows[np.lexsort((ops.source_row[rows], ops.end_ns[rows], ops.start_ns[rows]))]
-    return order
 
 
 class _Device:
