@@ -1,0 +1,79 @@
+"""The explanation below the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import underlap
+from tests.render.hand_written import one_rank_report
+from underlap.render.explanation import lines
+
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
+
+
+def test_a_report_without_depth_explains_its_families_and_nothing_else() -> None:
+    text = "\n".join(lines(one_rank_report()))
+
+    assert "else hidden" in text
+    assert "critical path" not in text
+    assert "by replay" not in text
+
+
+@pytest.mark.parametrize("name", ["recsys_a100", "vllm_tp8_b200"])
+def test_a_real_trace_is_explained_with_path_levers_and_bound(name: str) -> None:
+    report = underlap.analyze(TRACES / name, window="whole", deep=True)
+    text = "\n".join(lines(report))
+
+    assert "critical path (ends on rank" in text
+    assert "by replay the window would be shorter by (not additive):" in text
+    assert "no schedule of this work is shorter than" in text
+    assert "without late_peers       ? (waiting is not known" in text
+
+
+def test_the_branches_of_a_family_add_up_to_its_exposed_share() -> None:
+    report = underlap.analyze(TRACES / "recsys_a100", window="whole")
+
+    for family in report.families:
+        assert family.verdict is not None
+        assert sum(cause.exposed_ns for cause in family.verdict.causes) == family.exposed_share_ns
+
+
+def test_the_parts_of_the_critical_path_add_up_to_the_window() -> None:
+    report = underlap.analyze(TRACES / "recsys_a100", window="whole")
+    path = report.critical_path
+
+    assert path is not None
+    assert sum(path.parts.values()) == path.end_ns - path.start_ns == report.ranks[0].span_ns
+
+
+def test_what_moving_communication_wins_on_a_host_bound_trace_is_next_to_nothing() -> None:
+    report = underlap.analyze(TRACES / "vllm_tp8_b200", window="whole")
+    (lever,) = [row for row in report.levers if row.lever == "communication"]
+
+    assert lever.at_most_ns is not None
+    assert lever.at_most_ns < 50_000
+
+
+def test_a_pipeline_whose_spans_overlap_in_a_lane_has_no_levers_and_says_why() -> None:
+    report = underlap.analyze(TRACES / "gloo_axes" / "pp_1f1b")
+
+    assert report.levers == []
+    assert report.levers_unknown is not None
+    assert report.levers_unknown in "\n".join(lines(report))
+
+
+def test_contention_of_the_recommender_is_that_read_by_hand() -> None:
+    found = underlap.analyze(TRACES / "recsys_a100", window="whole").contention
+
+    assert found is not None
+    assert (found.word, found.kernels_slower, found.kernels_faster) == ("slower", 311, 3)
+    assert found.cost_ns == pytest.approx(14.7e6, rel=0.1)
+    assert found.net_gain.net_ns == pytest.approx(60.9e6, rel=0.1)
+
+
+def test_depth_can_be_left_out() -> None:
+    report = underlap.analyze(TRACES / "vllm_tp8_b200", deep=False)
+
+    assert (report.contention, report.critical_path, report.levers, report.bound) == (None, None, [], None)
