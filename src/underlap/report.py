@@ -149,7 +149,8 @@ class Evidence(Record, frozen=True, kw_only=True):
 
 
 class CauseRow(Record, frozen=True, kw_only=True):
-    """Exposed time with one cause (docs/verdicts.md), summed over ranks. The rows of a list add up to its exposed time."""
+    """Exposed time with one cause (docs/verdicts.md), summed over ranks. The rows of a list add up to its exposed time; those of
+    a family to its exposed_share_ns but for some ns, as slices that several families share are split piece by piece."""
 
     cause: str
     exposed_ns: int

@@ -34,6 +34,16 @@ def test_every_option_reaches_its_flow(run, flows):
     assert list(analysis["mesh"]) == ["dp", "tp"]
 
 
+def test_a_file_in_an_input_folder_is_not_replaced_even_by_force(run, flows):
+    trace = Path("traces") / "rank0.json"
+    trace.parent.mkdir(exist_ok=True)
+    trace.write_text("{}")
+    result = run("analyze", "traces", "--json", str(trace), "--force")
+    assert result.exit_code == 2
+    assert "lies in a folder that is an input" in result.stderr
+    assert trace.read_text() == "{}"
+
+
 def test_json_to_standard_output_is_the_report_and_nothing_else(run, flows):
     result = run("analyze", "traces", "--json", "-")
     assert result.stdout_bytes == to_json(flows.report)

@@ -77,3 +77,16 @@ def test_depth_can_be_left_out() -> None:
     report = underlap.analyze(TRACES / "vllm_tp8_b200", deep=False)
 
     assert (report.contention, report.critical_path, report.levers, report.bound) == (None, None, [], None)
+
+
+@pytest.mark.parametrize("name", ["dlrm_v100_8ranks", "gloo_axes/moe_ep", "gloo_axes/fsdp2", "recsys_a100"])
+def test_no_lever_wins_more_than_the_bound_leaves_and_all_win_at_least_what_one_does(name: str) -> None:
+    report = underlap.analyze(TRACES / name, deep=True)
+
+    assert report.bound is not None
+    assert report.joint_lever is not None
+    assert report.if_independent is not None
+    left = report.bound.observed_ns - report.bound.lower_bound_ns
+    amounts = [row.at_most_ns or 0 for row in report.levers]
+    assert max(*amounts, report.if_independent.at_most_ns or 0) <= left
+    assert max(amounts) <= (report.joint_lever.at_most_ns or 0) <= left

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from underlap.analyze import bound, contention, counterfactual, critical_path, graph
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.calls import CallTimes
@@ -80,6 +82,8 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     except ScheduleError:
         # Spans that run side by side in one lane, as gloo's sends and receives do, have no order that could be replayed.
         refused = "operations that meet across ranks overlap in their lanes, so the recorded order cannot be replayed"
+    # No schedule of the same work is shorter than the bound, so no lever can win more, whatever the replay of all ranks says.
+    most = max(path.end_ns - path.start_ns - lower, 0)
     waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
@@ -87,9 +91,9 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     return Depth(
         contention=_contention(priced),
         critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
-        levers=[_lever(lever) for lever in waterfall.levers] if waterfall else [],
-        joint=_lever(waterfall.joint) if waterfall else None,
-        if_independent=_lever(waterfall.if_independent) if waterfall else None,
+        levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
+        joint=_joint(waterfall, most) if waterfall else None,
+        if_independent=_lever(waterfall.if_independent, most) if waterfall else None,
         levers_unknown=refused,
         bound=BoundReport(
             lower_bound_ns=lower,
@@ -127,14 +131,28 @@ def _path(
     )
 
 
-def _lever(lever: counterfactual.Lever) -> LeverRow:
+def _lever(lever: counterfactual.Lever, most: int) -> LeverRow:
+    capped = lever.high_ns is not None and lever.high_ns > most
     return LeverRow(
         lever=lever.name,
-        at_least_ns=lever.low_ns,
-        at_most_ns=lever.high_ns,
-        bound_ns=lever.bound_ns,
+        at_least_ns=None if lever.low_ns is None else min(lever.low_ns, most),
+        at_most_ns=None if lever.high_ns is None else min(lever.high_ns, most),
+        bound_ns=most if lever.bound_ns is None else min(lever.bound_ns, most),
         ceiling=lever.ceiling,
-        reason=lever.reason,
+        reason="; ".join(filter(None, (lever.reason, "cut at the lower bound" if capped else ""))),
+    )
+
+
+def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
+    """All levers together win at least what any one of them does."""
+    single = [_lever(lever, most) for lever in waterfall.levers]
+    joint = _lever(waterfall.joint, most)
+    if joint.at_least_ns is None or joint.at_most_ns is None:
+        return joint
+    return msgspec.structs.replace(
+        joint,
+        at_least_ns=max(joint.at_least_ns, *(lever.at_least_ns or 0 for lever in single)),
+        at_most_ns=max(joint.at_most_ns, *(lever.at_most_ns or 0 for lever in single)),
     )
 
 

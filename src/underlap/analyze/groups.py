@@ -102,6 +102,9 @@ def settle(timeline: Timeline, mesh: Mapping[str, int] | None) -> Calls:
             )
             keys[key] = axes.setdefault(found, len(axes))
         axis_of[at] = keys[key]
+    if mesh is not None and len(table) and not any(found.source in ("mesh option", "group size") for found in axes):
+        text = "the mesh option settles no axis: the groups of the calls are unknown, or their descriptions say the axis"
+        notes = [*notes, Note(code="mesh_unused", text=text)]
     return Calls(table=table, groups=groups, axis=tuple(axes), axis_of=axis_of, notes=tuple(notes))
 
 

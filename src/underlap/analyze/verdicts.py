@@ -75,7 +75,7 @@ ADVICE = {
         price="memory for what is in flight; smaller kernels run less efficiently",
     ),
     "too_little_compute": Advice(
-        means="it overlapped, and the independent compute beside it ran out",
+        means="the independent compute beside it ran out, or none was left",
         would_change="issue it earlier, move independent compute beside it, or send less or closer",
         price="memory for what is in flight",
     ),

@@ -32,6 +32,8 @@ def refuse_unsafe(outputs: Sequence[Path], inputs: Sequence[Path], *, force: boo
             raise OptionError(
                 f"{path} exists and is no regular file: name a file, or {STREAM} for standard output where it is offered."
             )
+        if path.exists() and any(Path(source).is_dir() and Path(real).is_relative_to(source) for source in sources):
+            raise OptionError(f"{path} lies in a folder that is an input: name a file elsewhere for the output.")
         if path.exists() and not force:
             raise OptionError(f"{path} exists: name another file, or pass --force to replace it.")
         if not Path(real).parent.is_dir():
