@@ -79,7 +79,7 @@ def read(
     timeline = concatenate(_own_clocks(timelines))
     if wanted is not None:
         timeline = _only(timeline, wanted, named)
-    return dataclasses.replace(timeline, notes=(*_merged(timeline.notes, len(timelines)), *notes))
+    return dataclasses.replace(timeline, notes=(*notes, *_merged(timeline.notes, len(timelines))))
 
 
 def _files(paths: Iterable[Path], folder: _Folder) -> Iterator[tuple[Path, formats.Format, bool]]:
@@ -324,7 +324,7 @@ def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note
     left = [timeline.ranks[0].source for at, timeline in enumerate(timelines) if kept.get(ranks[at]) != at]
     listed = ", ".join(left[:_LISTED]) + (", ..." if len(left) > _LISTED else "")
     repeated = min(rank for rank in counted if counted[rank] > 1)
-    text = f"rank {repeated} occurs in {counted[repeated]} files; used {used}, left out {len(left)} files: {listed}"
+    text = f"rank {repeated} occurs in {counted[repeated]} files; used {used}, left out {len(left)}: {listed}"
     return [timelines[at] for at in sorted(kept.values())], [Note(code="duplicate_ranks", text=text)]
 
 

@@ -105,14 +105,14 @@ def _headline(report: Report, width: int) -> list[Text]:
 def _listed(noun: str, listed: str, count: int) -> str:
     """Ranks 0-7; a list too long for the screen becomes its count."""
     if len(listed) > 24:
-        return f"{count} {noun}s"
+        return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
     return f"{noun} {listed}" if count == 1 else f"{noun}s {listed}"
 
 
 def _window(report: Report) -> str:
     used, found = report.window.steps_used, len(report.window.steps_found)
     if report.window.kind != "steps" or not used:
-        return "whole trace" + (f" ({found} steps in it)" if found else "")
+        return "whole trace" + (f" ({found} {'step' if found == 1 else 'steps'} in it)" if found else "")
     numbers = [step.rpartition("#")[2] for step in used]
     listed = ranges([int(number) for number in numbers]) if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
     named = _listed("step", listed, len(used))
