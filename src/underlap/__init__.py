@@ -36,7 +36,8 @@ __all__ = ["Report", "Timeline", "UnderlapError", "__version__", "analyze", "rea
 class _Package(ModuleType):
     """Keeps `underlap.read` and `underlap.analyze` the functions, though folders of that name hold their parts.
 
-    The import system binds a submodule in its package when it is first imported; here that would hide the function.
+    The import system binds a submodule in its package when it is first imported; here that would hide the function. The
+    parts are reached by `from underlap.read import kineto`; `import underlap.read.kineto as kineto` finds the function.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -16,7 +16,7 @@ def of_ranks(calls: list[Call], *, groups: tuple[object, ...] = (PAIR,), length:
     """One kernel per call, one call after the other on each rank."""
     ops = [Op(COMMUNICATION, 20 * at, 20 * at + length, at, rank=call.rank) for at, call in enumerate(calls)]
     ranks = [info(rank, world=8) for rank in sorted({call.rank for call in calls})]
-    return build(ops, calls=calls, groups=groups, ranks=ranks)  # type: ignore[arg-type]
+    return build(ops, calls=calls, groups=groups, ranks=ranks)  # type: ignore[arg-type]  # a stand-in
 
 
 def only(found: Report) -> FamilyRow:

@@ -237,3 +237,11 @@ def test_a_named_group_is_never_replaced_by_an_inferred_one() -> None:
     table, found, _ = groups.infer_groups(timeline, 2)
 
     assert [found[at].ranks for at in table.group.tolist()] == [(0, 7), (0, 1)]
+
+
+def test_a_mesh_that_settles_no_axis_is_said() -> None:
+    unnamed = groups.settle(calls_of(0, 1, 2, world=4), {"dp": 2, "tp": 2})
+    settled = groups.settle(calls_of(0, 1, world=2), {"dp": 2})
+
+    assert [note.code for note in unnamed.notes] == ["mesh_unused"]
+    assert "mesh_unused" not in [note.code for note in settled.notes]

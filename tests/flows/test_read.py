@@ -272,7 +272,7 @@ def test_a_reading_process_that_is_ended_is_said(tmp_path: Path, monkeypatch: py
         def result(self) -> None:
             raise BrokenProcessPool
 
-    assert "a reading process was ended from outside" in str(flow._outcome(Ended(), tmp_path / "rank0.json"))  # type: ignore[arg-type]
+    assert "a reading process was ended from outside" in str(flow._outcome(Ended(), tmp_path / "rank0.json"))  # type: ignore[arg-type]  # a stand-in
 
 
 def test_want_of_memory_is_an_error_of_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,10 +273,10 @@ class _Group:
 
     def _pairs(self, rows: dict[int, Int64], members: tuple[int, ...]) -> list[_Meeting]:
         """Sends with receives. A peer is numbered in the job, or else in the group, whichever of the two fits everywhere."""
-        in_job: Callable[[int, int], int] = lambda _, peer: peer if peer in members else NONE  # noqa: E731
-        in_group: Callable[[int, int], int] = lambda _, peer: members[peer] if 0 <= peer < len(members) else NONE  # noqa: E731
+        in_job: Callable[[int, int], int] = lambda _, peer: peer if peer in members else NONE  # noqa: E731 - rules, one line each
+        in_group: Callable[[int, int], int] = lambda _, peer: members[peer] if 0 <= peer < len(members) else NONE  # noqa: E731 - rules, one line each
         if len(members) == 2:
-            in_job = lambda rank, _: members[1] if rank == members[0] else members[0]  # noqa: E731
+            in_job = lambda rank, _: members[1] if rank == members[0] else members[0]  # noqa: E731 - rules, one line each
         try:
             return self._pairs_with(rows, in_job)
         except _Mismatch:

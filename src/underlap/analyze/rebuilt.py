@@ -146,7 +146,7 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
     extra = _lane_by_class(timeline, part) if not changes.serialized else (np.empty(0, np.int64),) * 2
     if changes.possible:
         inside = part.row[part.possible[1]] >= 0
-        extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]
+        extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]  # a pair stays one
     source = np.concatenate([source, extra[0]])
     target = np.concatenate([target, part.row[extra[1]]])
     lag = np.concatenate([lag, np.zeros(len(extra[0]), dtype=np.int64)])

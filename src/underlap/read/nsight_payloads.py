@@ -52,7 +52,7 @@ _Field = tuple[str, int, int]  # label, type, offset
 
 def _fields(export: Export) -> dict[tuple[int, int], list[_Field]]:
     columns = export.columns(PAYLOAD_ENTRIES, ("domainId", "schemaId", "idx"), ("type", "offset"))
-    labels = [label for (label,) in export.rows(f"SELECT name FROM {PAYLOAD_ENTRIES} ORDER BY rowid")]  # noqa: S608
+    labels = [label for (label,) in export.rows(f"SELECT name FROM {PAYLOAD_ENTRIES} ORDER BY rowid")]  # noqa: S608 - our constant
     keys = zip(columns["domainId"].tolist(), columns["schemaId"].tolist(), columns["idx"].tolist(), strict=True)
     fields: dict[tuple[int, int], dict[int, _Field]] = defaultdict(dict)
     for (domain, schema, index), label, kind, offset in zip(

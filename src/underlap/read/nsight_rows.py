@@ -178,7 +178,7 @@ def read_device_model(export: Export) -> str | None:
     """The model of the devices, where all in the machine are the same; which row is which device is not looked up."""
     if not export.has(tables.GPUS, "name"):
         return None
-    found = {decode(name) for (name,) in export.rows(f"SELECT DISTINCT name FROM {tables.GPUS} WHERE name IS NOT NULL")}  # noqa: S608
+    found = {decode(name) for (name,) in export.rows(f"SELECT DISTINCT name FROM {tables.GPUS} WHERE name IS NOT NULL")}  # noqa: S608 - our constant
     return found.pop() if len(found) == 1 else None
 
 
