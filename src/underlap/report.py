@@ -464,19 +464,6 @@ class BoundReport(Record, frozen=True, kw_only=True):
     """Share hidden of what any schedule could hide."""
 
 
-class Depth(Record, frozen=True, kw_only=True):
-    """The fields of a Report that take longer to find."""
-
-    contention: ContentionReport
-    critical_path: CriticalPathReport | None
-    levers: list[LeverRow]
-    joint: LeverRow | None
-    """All levers together."""
-    if_independent: LeverRow | None
-    levers_unknown: str | None
-    bound: BoundReport | None
-
-
 class UnmatchedRow(Record, frozen=True, kw_only=True):
     """A kernel name that the table of kernel families does not know. It was counted as compute."""
 

@@ -34,7 +34,8 @@ CAUSES = (
     "too_little_compute",
     "unknown",
 )
-"""In the order in which they are tried."""
+"""In the order of DESIGN section 5. queued_behind is looked for last: it takes the tail of what another cause would get, and
+keeps that one as `inherited`. stretched, latency_bound and fabric_bound need more than one trace tells, and are not given yet."""
 
 _COMMUNICATES = (OpClass.COMMUNICATION, OpClass.WAIT)
 _COMPUTES = (OpClass.COMPUTE, OpClass.FUSED)

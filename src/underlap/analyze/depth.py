@@ -6,6 +6,7 @@ promises are upper bounds or ranges, and are not additive: the joint one is give
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import msgspec
@@ -23,13 +24,26 @@ from underlap.report import (
     BoundReport,
     ContentionReport,
     CriticalPathReport,
-    Depth,
     LeverRow,
     NetGainReport,
     RankRow,
     SlowerRow,
 )
 from underlap.timeline import Timeline
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """The fields of a Report that take longer to find; see there."""
+
+    contention: ContentionReport
+    critical_path: CriticalPathReport | None
+    levers: list[LeverRow]
+    joint: LeverRow | None
+    if_independent: LeverRow | None
+    levers_unknown: str | None
+    bound: BoundReport | None
+
 
 ROWS_BY_DEFAULT = 200_000
 """Operations and host rows up to which this is done without being asked for: about two seconds."""

@@ -31,8 +31,6 @@ from underlap.report import (
 )
 from underlap.timeline import OpClass, Operations, Timeline
 
-_STEP_PARTS = accounting.PARTS
-
 
 def report(
     timeline: Timeline,
@@ -251,7 +249,7 @@ def _step_rows(
                     end_ns=step.end_ns,
                     span_ns=step.end_ns - step.start_ns,
                     used=selection.kind == "whole" or step.number in selection.numbers,
-                    **{f"{name}_ns": int(parts[name][at]) for name in _STEP_PARTS},
+                    **{f"{name}_ns": int(parts[name][at]) for name in accounting.PARTS},
                 )
             )
     return rows

@@ -25,7 +25,6 @@ from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Note, Operations, 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
 _NO_HOST = ("", "localhost", "localhost.localdomain", "unknown", "(none)")
 """Names that many hosts have."""
-_SYNC_PREFIX = ("gloo:", "mpi:", "ucc:")
 
 
 def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Timeline:
@@ -102,7 +101,7 @@ def _check_cpu(path: Path, rows: FileRows) -> None:
             f"{path}: no device events in this trace, though its host launches device work ({launches[0]}); "
             "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         )
-    if HostKind.OPERATOR not in rows.host["kind"] and not any(name.startswith(_SYNC_PREFIX) for name in rows.host_names):
+    if HostKind.OPERATOR not in rows.host["kind"] and not any(map(cpu.SPAN.match, rows.host_names)):
         raise NotATraceError(
             f"{path}: no device events, no operators and no gloo spans among its {rows.events} events; "
             "record with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
@@ -113,7 +112,7 @@ def _nesting(rows: FileRows) -> tuple[Nesting, Int64]:
     """The tree of operators and annotations, and the host row of each of its rows."""
     host = rows.host
     # Spans of asynchronous work (gloo:send) overlap their thread's other ranges and nest in nothing.
-    spans = {number for number, name in enumerate(rows.host_names) if name.startswith(_SYNC_PREFIX)}
+    spans = {number for number, name in enumerate(rows.host_names) if cpu.SPAN.match(name)}
     named = (host["kind"] == HostKind.OPERATOR) | (host["kind"] == HostKind.ANNOTATION)
     if spans:
         named &= ~np.isin(host["name"], list(spans))

@@ -58,7 +58,8 @@ def _contention(report: Report, decimals: int) -> list[str]:
         return []
     if found.ratio is None:
         return [f"compute beside communication: {clean(found.word)}: {clean(found.reason or '')}"]
-    ratio = f"{found.ratio:.2f} times as long ({found.ratio_low or 0:.2f} to {found.ratio_high or 0:.2f})"
+    low, high = (UNKNOWN if end is None else f"{end:.2f}" for end in (found.ratio_low, found.ratio_high))
+    ratio = f"{found.ratio:.2f} times as long ({low} to {high})"
     rows = [f"compute beside communication: {clean(found.word)}, {ratio}, by {clean(found.method or '')}"]
     if found.cost_ns is not None:
         net = found.net_gain
