@@ -1,4 +1,4 @@
-"""What a machine can do: processors, links, and how they are put together. Figures are peaks; efficiencies live with the costs."""
+"""What a machine can do: processors, links, and how they are put together. Peaks only; efficiencies live with the costs."""
 
 from __future__ import annotations
 
