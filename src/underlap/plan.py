@@ -92,7 +92,7 @@ class Operation:
     """A template of an operation; steps of a program give it its micro-batch and layer."""
 
     role: str
-    """What it is within its layer: attention/qkv, mlp/down, grad_reduce. An issue and its wait have the same."""
+    """What it is within its layer: attention.qkv, mlp.down, grad_reduce. An issue and its wait have the same."""
     phase: str
     """forward, recompute, backward (gradients of inputs), weight_grad, optimizer, prefill, decode."""
     kind: OpKind = OpKind.COMPUTE
