@@ -63,8 +63,8 @@ def check(plan: Plan, expansion: Expansion) -> None:
     rows = expansion.rows
     in_flight = rows.kind[edges.source] == OpKind.ISSUE
     before_wait = edges.target < rows.other[edges.source]
-    # Collectives of one group run one after the other on its lane, so the second may use the result of the first.
-    same_lane = (rows.kind[edges.target] == OpKind.ISSUE) & (rows.group[edges.target] == rows.group[edges.source])
+    # Collectives of one channel run one after the other, so the second may use the result of the first.
+    same_lane = (rows.kind[edges.target] == OpKind.ISSUE) & (rows.channel[edges.target] == rows.channel[edges.source])
     racing = np.flatnonzero(in_flight & before_wait & ~same_lane)
     if len(racing):
         at = racing[0]

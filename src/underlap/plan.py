@@ -97,11 +97,13 @@ class Operation:
     """forward, recompute, backward (gradients of inputs), weight_grad, optimizer, prefill, decode."""
     kind: OpKind = OpKind.COMPUTE
     lane: str = COMPUTE_LANE
-    """Where it is issued. A collective runs on the lane of its group, whatever lane issues it."""
+    """Where it is issued. A collective runs on its channel, whatever lane issues it."""
     work: Work | None = None
     """None for waits."""
     group: str | None = None
     """Of a collective: the name of its group."""
+    channel: str | None = None
+    """Of an issue: the lane that it runs on; None: the one named after its group. Sends and receives have their own."""
     reads: tuple[Access, ...] = ()
     writes: tuple[Access, ...] = ()
     layer: int = 0
@@ -227,7 +229,7 @@ def _buffer_line(buffer: Buffer, pools: dict[str, int]) -> str:
 def _operation_line(operation: Operation) -> str:
     where = f" layer{operation.layer:+d}" if operation.layer else ""
     part = f" part {operation.part} of {operation.parts}" if operation.parts > 1 else ""
-    line = f"{operation.kind.name.lower()} {operation.phase}/{operation.role}{part}{where} on {operation.group or operation.lane}"
+    line = f"{operation.kind.name.lower()} {operation.phase}/{operation.role}{part}{where} on {operation.channel or operation.group or operation.lane}"
     for word, accesses in (("reads", operation.reads), ("writes", operation.writes)):
         if accesses:
             line += f" {word} " + " ".join(a.buffer + (f"{a.layer:+d}" if a.layer else "") for a in accesses)

@@ -25,11 +25,11 @@ class PlanNetwork:
     first: dict[str, int]
     """Per role: the node of its first row."""
     lanes: tuple[tuple[str, str], ...]
-    """(role, lane): compute, the name of a group, copy, ..."""
+    """(role, lane): compute, a channel, copy, ..."""
 
 
 def plan_network(plan: Plan, expansions: dict[str, Expansion], meet: dict[str, Int32]) -> PlanNetwork:
-    """The network of all roles. A collective runs on the lane of its group; its wait holds the lane that issued it."""
+    """The network of all roles. A collective runs on its channel; its wait holds the lane that issued it."""
     lanes = Interner()
     lane: list[Int32] = []
     sources: list[Int64] = []
@@ -42,7 +42,7 @@ def plan_network(plan: Plan, expansions: dict[str, Expansion], meet: dict[str, I
         first[role.name] = size
         issued = rows.kind == OpKind.ISSUE
         number = np.array([lanes((role.name, name)) for name in expansion.names], dtype=np.int32)
-        lane.append(np.where(issued, number[rows.group], number[rows.lane]).astype(np.int32))
+        lane.append(np.where(issued, number[rows.channel], number[rows.lane]).astype(np.int32))
         for source, target in (_issue_edges(expansion), _wait_edges(expansion), _other_edges(plan, expansion)):
             sources.append(source + size)
             targets.append(target + size)
