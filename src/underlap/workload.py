@@ -121,12 +121,11 @@ def tokens(workload: Workload) -> int:
 def check_workload(workload: Workload, layout: Layout, model: Model) -> None:
     """Raises OptionError, with the two numbers, where sequences or tokens cannot be divided as the layout asks."""
     total = "gbs" if isinstance(workload, Train) else "batch"
-    ranks = f"dp * fsdp * mbs = {layout.dp} * {layout.fsdp} * {micro_batch_size(workload, layout)}"
-    product = layout.data_parallel * micro_batch_size(workload, layout)
+    per_rank = workload.mbs or 1
+    product = layout.data_parallel * per_rank
     count = sequences(workload)
-    require(
-        count % product == 0, f"workload: {total}={count} is not divisible by {ranks} = {product}: use a multiple of {product}"
-    )
+    text = f"workload: {total}={count} is not divisible by dp * fsdp * mbs = {layout.dp} * {layout.fsdp} * {per_rank} = {product}"
+    require(count % product == 0, f"{text}: use a multiple of {product}")
     _check_pipeline(micro_batches(workload, layout), layout)
     _check_tokens(workload, layout)
     longest = workload.context + 1 if isinstance(workload, Decode) else workload.seq
@@ -164,7 +163,7 @@ _KINDS: dict[str, type[Train] | type[Prefill] | type[Decode]] = {"train": Train,
 
 
 def parse_workload(text: str) -> Workload:
-    """The Workload of `train,gbs=256,mbs=1,seq=8192,recompute=full`, `prefill,batch=8,seq=4096` or `decode,batch=64,context=4096`.
+    """The Workload of `train,gbs=256,mbs=1,seq=8192,recompute=full`, `prefill,batch=8,seq=4096`, `decode,batch=64,context=4096`.
 
     Raises OptionError that starts with "workload:" and names the part.
     """
