@@ -95,11 +95,12 @@ def _refuse_bombs(text: str, where: str) -> None:
     """Walks the events, which cost nothing to expand, before anything is built of them."""
     depth = nodes = 0
     for event in yaml.parse(text, yaml.SafeLoader):
-        line = f"{where}, line {event.start_mark.line + 1}"
+        line = f"{where}, line {event.start_mark.line + 1 if event.start_mark else 1}"
         if isinstance(event, yaml.AliasEvent):
             raise InputError(f"{line}: an alias (*{event.anchor}): anchors and aliases are not read; write the value out")
-        if getattr(event, "tag", None) is not None:
-            raise InputError(f"{line}: the tag {shown(event.tag)}: tags are not read; write the plain value")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise InputError(f"{line}: the tag {shown(tag)}: tags are not read; write the plain value")
         nodes += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
@@ -132,7 +133,7 @@ class _Loader(yaml.SafeLoader):
 def decode(value: object, kind: type[T] | Any, where: str, at: str = "$") -> T:
     """`value` as a record of type `kind`; `at` is its path in the document `where`. Raises InputError with path and remedy."""
     try:
-        return msgspec.convert(value, kind)  # type: ignore[no-any-return]
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise InputError(_explained(str(error), value, kind, where, at)) from None
 
@@ -222,3 +223,9 @@ def require_counts(record: msgspec.Struct, *fields: str, largest: int = 10**12) 
     for field in fields:
         value = getattr(record, field)
         require(value is None or 1 <= value <= largest, f"{field} is {shown(value)}: expected 1 to {largest}")
+
+
+def require_choice(record: msgspec.Struct, field: str, choices: Iterable[str]) -> None:
+    """The field is one of the choices: msgspec checks it in documents, not where Python makes the record."""
+    value = getattr(record, field)
+    require(value in list(choices), f"{field}={shown(value)[1:-1]}: {nearest(str(value), choices)}")
