@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from underlap.cost.work import ELEMENT_BYTES
 from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import Place, Plan, Role, Step
-from underlap.planner import attention, ends, experts, mlp, pipeline, weights
+from underlap.planner import attention, context, ends, experts, mlp, pipeline, weights
 from underlap.planner.drafting import Draft
 from underlap.planner.groups import PIPELINE, groups, members
 from underlap.planner.pipeline import Task
@@ -85,7 +85,7 @@ def _block(
     draft.close(name)
 
 
-def _draft_training(draft: Draft, shapes: Shapes, kinds: list[str], outside: dict[str, tuple[Matrix, ...]]) -> None:
+def _draft_training(draft: Draft, shapes: Shapes, kinds: Sequence[str], outside: dict[str, tuple[Matrix, ...]]) -> None:
     workload = shapes.workload
     assert isinstance(workload, Train)
     each_time = shapes.layout.zero_stage >= 2
@@ -128,7 +128,7 @@ def _recomputed(workload: Train, kind: str) -> tuple[Callable[[Draft, Shapes], N
     if workload.recompute == "full":
         return tuple(again(part) for part in _halves(kind))
     if workload.recompute == "selective":
-        return (again(attention.core),)
+        return (again(context.core),)
     return ()
 
 
@@ -236,7 +236,7 @@ def _with_messages(shapes: Shapes, rank: int, chunks: list[range], order: list[T
 
 
 def _crossing(shapes: Shapes, rank: int, task: Task, *, outward: bool) -> Place | None:
-    """The micro-batch and layer border at which a task's result leaves the rank, or its input comes in; None where neither does."""
+    """The micro-batch and layer border where a task's result leaves the rank, or its input comes in; None where it stays."""
     layout = shapes.layout
     stage = pipeline.stage_of(layout, rank, task.chunk)
     onward = (task.direction == "forward") == outward

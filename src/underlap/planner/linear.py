@@ -1,4 +1,4 @@
-"""Products with a weight, their gradients, and how tensor parallelism divides them (Megatron-LM, arXiv 1909.08053 and 2205.05198).
+"""Products with a weight, their gradients, and how tensor parallelism divides them (Megatron, arXiv 1909.08053, 2205.05198).
 
 A column-parallel product needs the whole of its input and gives a part of its output; a row-parallel one gives a partial
 sum. Without sequence parallelism the sum is all-reduced, and so is the gradient of the input of the column-parallel one.
@@ -86,7 +86,7 @@ def gather_named(draft: Draft, shapes: Shapes, role: str, source: str, whole: st
 
 
 def sum_partials(draft: Draft, shapes: Shapes, role: str, partial: str) -> str:
-    """Add up partial sums over tp: all-reduce in place, or with sequence parallelism reduce-scatter. Returns the name of the sum."""
+    """Add up partial sums over tp: all-reduce in place, or with sequence parallelism reduce-scatter. Returns the sum's name."""
     if not shapes.layout.sp:
         draft.collective(role, "tp", "all_reduce", _payload(shapes), partial, partial)
         return partial

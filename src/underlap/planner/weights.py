@@ -122,7 +122,7 @@ OUTSIDE = ("embedding", "head")
 
 
 def _declare_states(draft: Draft, shapes: Shapes, matrix: Matrix, scope: Scope, shards: int) -> None:
-    """Gradients whole or, from ZeRO-2 on, only this rank's part beside the layer in progress; Adam's states sharded from ZeRO-1 on."""
+    """Gradients, from ZeRO-2 on only this rank's part beside the layer in progress; Adam's states, sharded from ZeRO-1 on."""
     workload = shapes.workload
     assert isinstance(workload, Train)
     stage = shapes.layout.zero_stage if shards > 1 else 0
