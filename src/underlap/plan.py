@@ -229,7 +229,8 @@ def _buffer_line(buffer: Buffer, pools: dict[str, int]) -> str:
 def _operation_line(operation: Operation) -> str:
     where = f" layer{operation.layer:+d}" if operation.layer else ""
     part = f" part {operation.part} of {operation.parts}" if operation.parts > 1 else ""
-    line = f"{operation.kind.name.lower()} {operation.phase}/{operation.role}{part}{where} on {operation.channel or operation.group or operation.lane}"
+    lane = operation.channel or operation.group or operation.lane
+    line = f"{operation.kind.name.lower()} {operation.phase}/{operation.role}{part}{where} on {lane}"
     for word, accesses in (("reads", operation.reads), ("writes", operation.writes)):
         if accesses:
             line += f" {word} " + " ".join(a.buffer + (f"{a.layer:+d}" if a.layer else "") for a in accesses)
