@@ -44,10 +44,10 @@ class SymmetricKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Kernels on symmetric memory that reduce and multicast in the switch (multimem)."""
 
     latency_ns: float
-    cta_bytes_per_s: float
-    """Of an all-reduce, bytes of its buffer per CTA."""
+    reduce_cta_bytes_per_s: float
+    """Of an all-reduce or reduce-scatter, bytes of the whole buffer per CTA."""
     gather_cta_bytes_per_s: float
-    """Of an all-gather or reduce-scatter, bytes of the whole buffer per CTA."""
+    """Of an all-gather, bytes received per CTA and rank: one store reaches all ranks."""
     source: str
 
 

@@ -347,14 +347,14 @@ def _symmetric(transfer: Transfer, it: nccl.Communicator) -> TransferCost:
     ctas = own if transfer.ctas is None else transfer.ctas
     if ctas < 1:
         raise OptionError(f"{transfer.collective} with {ctas} thread blocks: expected 1 or more, or the algorithm copy_engine")
+    ring = 1e9 * it.graph.channels * it.graph.intra * it.ranks / (it.ranks - 1)
     if transfer.collective == "all_reduce":
-        links = 1e9 * next(
-            candidate.algorithm_bandwidth for candidate in nccl.candidates(it, "all_reduce") if candidate.algorithm == "nvls"
-        )
-        rate = min(links, ctas * kernels.cta_bytes_per_s)
+        nvls = (candidate for candidate in nccl.candidates(it, "all_reduce") if candidate.algorithm == "nvls")
+        rate = min(1e9 * next(nvls).algorithm_bandwidth, ctas * kernels.reduce_cta_bytes_per_s)
+    elif transfer.collective == "reduce_scatter":
+        rate = min(ring, ctas * kernels.reduce_cta_bytes_per_s)
     else:
-        ring = it.graph.channels * it.graph.intra * it.ranks / (it.ranks - 1)
-        rate = min(1e9 * ring, ctas * kernels.gather_cta_bytes_per_s)
+        rate = min(ring, ctas * kernels.gather_cta_bytes_per_s * it.ranks**2 / (it.ranks - 1))
     up, out = collective_links(transfer.collective, "symmetric", transfer.payload_bytes, transfer.placed)
     return TransferCost(
         time_ns=kernels.latency_ns + 1e9 * transfer.payload_bytes / rate,
