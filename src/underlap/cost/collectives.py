@@ -1,0 +1,368 @@
+"""Isolated time of a transfer on a machine: NCCL's tuned collectives, messages, all-to-alls, and the kernels beside NCCL.
+
+The algorithm is the one that NCCL takes by its own estimate; the time is that estimate with the constants of calibration.yaml;
+the user's measurements override it. Does not model contention (sharing.py), late ranks, or what the host needs to launch.
+
+For a what-if on bandwidth hold the choice (Transfer.algorithm and .protocol): NCCL's own choice is not always the quickest, so
+that a faster link may lead it to a slower protocol, as on the machine.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from underlap.cost import nccl
+from underlap.cost.calibration import UNCALIBRATED, Calibration, calibration_of, symmetric_kernels_of
+from underlap.cost.communicator import DEFAULT, Settings, communicator, link_rate, scale_out_rate
+from underlap.cost.expert_parallel import price_expert_transfer
+from underlap.cost.hardware import Topology
+from underlap.cost.measured import Measured
+from underlap.cost.transfer_cost import NOTHING, TransferCost, collective_links, memory_bytes, pairwise_links
+from underlap.cost.work import Transfer
+from underlap.errors import OptionError
+
+OTHER_ALGORITHMS = ("pairwise", "direct", "hierarchical", "copy_engine", "symmetric")
+"""Beside those of NCCL's tuner (nccl.ALGORITHMS)."""
+
+_PER_BATCH = 8
+"""Peers of an all-to-all whose messages share one work batch of a channel. Source: NCCL src/enqueue.cc."""
+
+
+def price(
+    transfer: Transfer,
+    topology: Topology,
+    *,
+    settings: Settings = DEFAULT,
+    calibration: Calibration | None = None,
+    measured: Measured | None = None,
+) -> TransferCost:
+    """What the transfer takes while nothing else runs.
+
+    `calibration` None: the constants of the processor's generation; UNCALIBRATED: NCCL's own estimate as it is.
+    Raises OptionError where the group does not fit the machine, or the algorithm does not exist for it.
+    """
+    cost = _modelled(transfer, topology, settings, calibration)
+    if measured is None or cost is NOTHING:
+        return cost
+    time = measured.time_ns(transfer.collective, transfer.placed, transfer.payload_bytes)
+    if time is None:
+        note = f"{measured.source} has no {transfer.collective} over {transfer.ranks} ranks: modelled"
+        return msgspec.structs.replace(cost, assumptions=(*cost.assumptions, note))
+    return msgspec.structs.replace(cost, time_ns=time, latency_ns=min(time, cost.latency_ns), measured=True)
+
+
+def _modelled(transfer: Transfer, topology: Topology, settings: Settings, calibration: Calibration | None) -> TransferCost:
+    if transfer.ranks == 1 or transfer.payload_bytes == 0:
+        return NOTHING
+    it, assumed = communicator(topology, transfer.placed, settings)
+    if calibration is None:
+        calibration = calibration_of(topology.processor.architecture)
+        if calibration is None:
+            calibration = UNCALIBRATED
+            assumed = (*assumed, f"no measurements for architecture {topology.processor.architecture}: NCCL's estimate as it is")
+    cost = _by_algorithm(transfer, topology, settings, it, calibration)
+    return msgspec.structs.replace(cost, assumptions=(*assumed, *cost.assumptions))
+
+
+def _by_algorithm(  # noqa: PLR0911 (one per kind of algorithm)
+    transfer: Transfer, topology: Topology, settings: Settings, it: nccl.Communicator, calibration: Calibration
+) -> TransferCost:
+    algorithm = transfer.algorithm
+    if algorithm is not None and algorithm not in nccl.ALGORITHMS and algorithm not in OTHER_ALGORITHMS:
+        known = ", ".join((*nccl.ALGORITHMS, *OTHER_ALGORITHMS))
+        raise OptionError(f"Unknown algorithm {algorithm!r} of a transfer: expected one of {known}")
+    if algorithm == "hierarchical":
+        return _hierarchical(transfer, topology, settings, calibration)
+    if algorithm == "copy_engine":
+        return _copy_engine(transfer, topology, it)
+    if algorithm == "symmetric":
+        return _symmetric(transfer, it)
+    if transfer.collective in ("dispatch", "combine") and algorithm is None:
+        return price_expert_transfer(transfer, topology, it)
+    if transfer.collective == "all_to_all" and algorithm in (None, "pairwise"):
+        return _pairwise(transfer, topology, settings, it, calibration)
+    if transfer.collective == "send" and algorithm in (None, "direct"):
+        return _send(transfer, topology, settings, it, calibration)
+    if transfer.collective in nccl.TUNED:
+        return _tuned(transfer, settings, it, calibration)
+    raise OptionError(f"There is no {transfer.collective} by {algorithm}: leave the algorithm out")
+
+
+# Collectives that NCCL tunes ----------------------------------------------------------------------------------------------------
+
+
+def _tuned(transfer: Transfer, settings: Settings, it: nccl.Communicator, calibration: Calibration) -> TransferCost:
+    collective, payload = transfer.collective, transfer.payload_bytes
+    existing = nccl.candidates(it, collective)
+    wanted = tuple(
+        candidate
+        for candidate in existing
+        if (transfer.algorithm is None or candidate.algorithm == transfer.algorithm)
+        and (transfer.protocol is None or candidate.protocol == transfer.protocol)
+        and (settings.algorithms is None or candidate.algorithm in settings.algorithms)
+        and (settings.protocols is None or candidate.protocol in settings.protocols)
+    )
+    if not wanted:
+        known = ", ".join(f"{candidate.algorithm} {candidate.protocol}" for candidate in existing)
+        raise OptionError(f"No {collective} of {it.ranks} ranks on {it.nodes} domains as asked for: there are {known}")
+    chosen = nccl.choose(it, collective, payload, wanted)
+    ctas, share = _ctas(nccl.channels_of_call(it, chosen.algorithm, chosen.protocol, payload), transfer, settings)
+    latency = 1000 * nccl.latency_us(it, collective, chosen, payload) * _latency_factor(it, chosen.protocol, calibration)
+    moving = _bandwidth_ns(it, collective, chosen, payload) / share
+    if chosen.algorithm == "ring" and collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        moving += _local_ns(payload / it.ranks, calibration)
+    up, out = collective_links(collective, chosen.algorithm, payload, transfer.placed)
+    return TransferCost(
+        time_ns=latency + moving,
+        latency_ns=latency,
+        algorithm=chosen.algorithm,
+        protocol=chosen.protocol,
+        ctas=ctas,
+        hbm_bytes=memory_bytes(collective, chosen.algorithm, payload, it.ranks),
+        scale_up_bytes=up,
+        scale_out_bytes=out,
+    )
+
+
+def _latency_factor(it: nccl.Communicator, protocol: str, calibration: Calibration) -> float:
+    if it.nodes > 1:
+        return 1.0
+    return calibration.latency_simple if protocol == "Simple" else calibration.latency_ll
+
+
+def _bandwidth_ns(it: nccl.Communicator, collective: str, chosen: nccl.Candidate, payload: float) -> float:
+    """Bytes over bandwidth, with NCCL's correction of trees made monotone: a larger message never takes less.
+
+    The correction jumps up at some powers of two; there the time at the end of the size class below holds.
+    """
+    own = payload / (chosen.algorithm_bandwidth * nccl.correction(it, collective, chosen, payload))
+    if chosen.algorithm not in ("tree", "nvls_tree") or collective != "all_reduce":
+        return own
+    ends = (64.0 * 2**step for step in range(1, 25))
+    below = [
+        end / (chosen.algorithm_bandwidth * nccl.correction(it, collective, chosen, end - 1)) for end in ends if end <= payload
+    ]
+    return float(max([own, *below]))
+
+
+def _local_ns(nbytes: float, calibration: Calibration) -> float:
+    return 0.0 if calibration.local_bytes_per_s is None else 1e9 * nbytes / calibration.local_bytes_per_s
+
+
+def _ctas(own: int, transfer: Transfer, settings: Settings) -> tuple[int, float]:
+    """(CTAs, share of the bandwidth): fewer than the library would take carry proportionally less."""
+    limits = [limit for limit in (transfer.ctas, settings.max_ctas) if limit is not None]
+    given = min([own, *limits])
+    if given < 1:
+        raise OptionError(f"{transfer.collective} with {given} thread blocks: expected 1 or more, or the algorithm copy_engine")
+    return given, given / own
+
+
+# Messages and what is built of them ---------------------------------------------------------------------------------------------
+
+
+def _message_channels(it: nccl.Communicator) -> int:
+    """Channels for messages: those of the communicator, up to a power of two. Source: NCCL src/init.cc."""
+    return int(min(64, 2 ** math.ceil(math.log2(nccl.channels_of(it)))))
+
+
+def _rates(topology: Topology, it: nccl.Communicator) -> tuple[float, float]:
+    """Bytes per second of one rank (inside its domain, between domains), as NCCL's search fills the links."""
+    local = max(it.ranks // it.nodes, 1)
+    inside = nccl.ring_graph(
+        it.architecture, max(local, 2), 1, link_rate(it.architecture, topology.scale_up, max(local, 2)), None
+    )
+    between = math.inf
+    if it.nodes > 1:
+        # What the search takes of a NIC, the same share on any: 48 of 50 GB/s.
+        alone = nccl.ring_graph(it.architecture, it.nodes, it.nodes, math.inf, scale_out_rate(topology) / 1e9)
+        between = 1e9 * alone.channels * alone.intra
+    return 1e9 * inside.channels * inside.intra, between
+
+
+def _message_latency_ns(it: nccl.Communicator, between: bool, rounds: int, calibration: Calibration) -> float:
+    data = nccl.tables()
+    row = data["hardware_latency_us"]["net" if between else ("nvlink" if it.nvlink else "pci")]
+    one = 1000 * (data["base_latency_us"]["ring"][2] + rounds * row["ring"][2])
+    return float(one * _latency_factor(it, "Simple", calibration))
+
+
+def _pairwise(
+    transfer: Transfer, topology: Topology, settings: Settings, it: nccl.Communicator, calibration: Calibration
+) -> TransferCost:
+    """Each pair exchanges its part directly. NCCL has no cost for it; this one is ours.
+
+    One hop per work batch of peers that the channels carry at once, the slower of both links by the largest rank's share, and the
+    own part copied beside them.
+    """
+    channels = _message_channels(it)
+    ctas, share = _ctas(channels, transfer, settings)
+    local = it.ranks // it.nodes
+    up, out = pairwise_links(transfer.payload_bytes, transfer.placed)
+    inside, between = _rates(topology, it)
+    remote = it.ranks - local
+    rounds = math.ceil(remote / channels) if remote else math.ceil(it.ranks / (channels * _PER_BATCH))
+    latency = _message_latency_ns(it, remote > 0, rounds, calibration)
+    moving = 1e9 * transfer.uneven * max(up / inside, out / between) / share
+    moving += _local_ns(transfer.uneven * transfer.payload_bytes / it.ranks, calibration)
+    return TransferCost(
+        time_ns=latency + moving,
+        latency_ns=latency,
+        algorithm="pairwise",
+        protocol="Simple",
+        ctas=ctas,
+        hbm_bytes=memory_bytes("all_to_all", "pairwise", transfer.payload_bytes, it.ranks),
+        scale_up_bytes=up,
+        scale_out_bytes=out,
+    )
+
+
+def _send(
+    transfer: Transfer, topology: Topology, settings: Settings, it: nccl.Communicator, calibration: Calibration
+) -> TransferCost:
+    """One message from one rank to another, in the same domain or not. NCCL has no cost for it; this one is ours."""
+    if it.ranks != 2:
+        raise OptionError(f"A send has 2 ranks: the transfer has {it.ranks}")
+    payload = transfer.payload_bytes
+    inside, between = _rates(topology, it)
+    if topology.scale_up.per_peer_bytes_per_s is not None and not topology.scale_up.switched:
+        inside = min(inside, topology.scale_up.per_peer_bytes_per_s)
+    crossing = it.nodes > 1
+    # NCCL src/enqueue.cc: at least two channels per peer over the network, all of NVLink inside; no part below 64 KiB.
+    most = 2 if crossing else _message_channels(it)
+    own = max(1, min(most, math.ceil(payload / 65536)))
+    ctas, share = _ctas(own, transfer, settings)
+    latency = _message_latency_ns(it, crossing, 1, calibration)
+    return TransferCost(
+        time_ns=latency + 1e9 * payload / (between if crossing else inside) / share,
+        latency_ns=latency,
+        algorithm="direct",
+        protocol="Simple",
+        ctas=ctas,
+        hbm_bytes=memory_bytes("send", "direct", payload, 2),
+        scale_up_bytes=0.0 if crossing else payload,
+        scale_out_bytes=payload if crossing else 0.0,
+    )
+
+
+# Composed and special algorithms ------------------------------------------------------------------------------------------------
+
+
+def _hierarchical(transfer: Transfer, topology: Topology, settings: Settings, calibration: Calibration) -> TransferCost:
+    """In phases, inside the domains and across them with one rank per domain each, one after the other.
+
+    All-reduce: reduce-scatter inside, all-reduce across, all-gather inside. All-gather and reduce-scatter: two phases.
+    All-to-all: the domain first exchanges by position, then each position across the domains.
+    """
+    local, nodes = transfer.placed
+    payload = transfer.payload_bytes
+    plans = {
+        "all_reduce": (("reduce_scatter", payload, False), ("all_reduce", payload / local, True), ("all_gather", payload, False)),
+        "all_gather": (("all_gather", payload / local, True), ("all_gather", payload, False)),
+        "reduce_scatter": (("reduce_scatter", payload, False), ("reduce_scatter", payload / local, True)),
+        "all_to_all": (("all_to_all", payload, False), ("all_to_all", payload, True)),
+    }
+    if transfer.collective not in plans:
+        raise OptionError(f"There is no hierarchical {transfer.collective}: expected one of {', '.join(plans)}")
+    phases = [
+        _modelled(
+            Transfer(
+                collective=collective,
+                payload_bytes=nbytes,
+                ranks=nodes if across else local,
+                span=(1, nodes) if across else (local, 1),
+                uneven=transfer.uneven,
+                ctas=transfer.ctas,
+            ),
+            topology,
+            settings,
+            calibration,
+        )
+        for collective, nbytes, across in plans[transfer.collective]
+    ]
+    return TransferCost(
+        time_ns=sum(phase.time_ns for phase in phases),
+        latency_ns=sum(phase.latency_ns for phase in phases),
+        algorithm="hierarchical",
+        protocol=None,
+        ctas=max(phase.ctas for phase in phases),
+        hbm_bytes=sum(phase.hbm_bytes for phase in phases),
+        scale_up_bytes=sum(phase.scale_up_bytes for phase in phases),
+        scale_out_bytes=sum(phase.scale_out_bytes for phase in phases),
+    )
+
+
+def _copy_engine(transfer: Transfer, topology: Topology, it: nccl.Communicator) -> TransferCost:
+    """All-gather and all-to-all by copy engines, without an SM (NCCL_CTA_POLICY_ZERO, since 2.28; across domains 2.30.6).
+
+    One copy per peer, submitted by the host one after the other; the copies then share the links.
+    """
+    if transfer.collective not in ("all_gather", "all_to_all"):
+        raise OptionError(f"Copy engines do no {transfer.collective}: expected all_gather or all_to_all")
+    inside, between = _rates(topology, it)
+    if transfer.collective == "all_gather":
+        up, out = collective_links("all_gather", "ring", transfer.payload_bytes, transfer.placed)
+        local = it.ranks // it.nodes
+        if it.nodes > 1:  # no ring: each rank's part goes to each other rank directly
+            up, out = pairwise_links(transfer.payload_bytes, (local, it.nodes))
+    else:
+        up, out = pairwise_links(transfer.payload_bytes, transfer.placed)
+    latency = (it.ranks - 1) * float(topology.processor.launch_ns) + topology.scale_up.latency_ns
+    if it.nodes > 1:
+        assert topology.scale_out is not None
+        latency += topology.scale_out.latency_ns
+    return TransferCost(
+        time_ns=latency + 1e9 * transfer.uneven * max(up / inside, out / between),
+        latency_ns=latency,
+        algorithm="copy_engine",
+        protocol=None,
+        ctas=0,
+        hbm_bytes=memory_bytes(transfer.collective, "copy_engine", transfer.payload_bytes, it.ranks),
+        scale_up_bytes=up,
+        scale_out_bytes=out,
+        assumptions=(f"one copy per peer, each submitted in {topology.processor.launch_ns} ns",),
+    )
+
+
+def _symmetric(transfer: Transfer, it: nccl.Communicator) -> TransferCost:
+    """Kernels on symmetric memory that reduce and multicast in the switch; few CTAs fill the links.
+
+    All-reduce: as quick as NVLS of the tuner at most. All-gather and reduce-scatter: what a ring fills of the links at most.
+    CTAs of NCCL's own kernels (src/sym_kernels.cc): ceil(16 / n) on Hopper, ceil(32 / n) on Blackwell.
+    """
+    kernels = symmetric_kernels_of(it.architecture)
+    if (
+        transfer.collective not in ("all_reduce", "all_gather", "reduce_scatter")
+        or it.nodes > 1
+        or it.nvls is None
+        or kernels is None
+    ):
+        raise OptionError(
+            f"There is no symmetric-memory {transfer.collective} over {it.nodes} domains here: expected an all-reduce, "
+            "all-gather or reduce-scatter in one domain with multicast, on a processor that it was measured on (Hopper)"
+        )
+    own = math.ceil((32 if it.architecture == "blackwell" else 16) / it.ranks)
+    ctas = own if transfer.ctas is None else transfer.ctas
+    if ctas < 1:
+        raise OptionError(f"{transfer.collective} with {ctas} thread blocks: expected 1 or more, or the algorithm copy_engine")
+    ring = 1e9 * it.graph.channels * it.graph.intra * it.ranks / (it.ranks - 1)
+    if transfer.collective == "all_reduce":
+        nvls = (candidate for candidate in nccl.candidates(it, "all_reduce") if candidate.algorithm == "nvls")
+        rate = min(1e9 * next(nvls).algorithm_bandwidth, ctas * kernels.reduce_cta_bytes_per_s)
+    elif transfer.collective == "reduce_scatter":
+        rate = min(ring, ctas * kernels.reduce_cta_bytes_per_s)
+    else:
+        rate = min(ring, ctas * kernels.gather_cta_bytes_per_s * it.ranks**2 / (it.ranks - 1))
+    up, out = collective_links(transfer.collective, "symmetric", transfer.payload_bytes, transfer.placed)
+    return TransferCost(
+        time_ns=kernels.latency_ns + 1e9 * transfer.payload_bytes / rate,
+        latency_ns=kernels.latency_ns,
+        algorithm="symmetric",
+        protocol=None,
+        ctas=ctas,
+        hbm_bytes=memory_bytes(transfer.collective, "symmetric", transfer.payload_bytes, it.ranks),
+        scale_up_bytes=up,
+        scale_out_bytes=out,
+    )
