@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from underlap.cost.hardware import Link, Processor, Topology
 from underlap.documents import decode, nearest, require, require_counts, shown
 from underlap.errors import InputError, OptionError
 from underlap.quantities import parse_bytes, parse_duration_ns, parse_flops, parse_rate
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,14 +102,12 @@ def cluster_of_documents(documents: list[tuple[object, str]]) -> Cluster:
             assert path not in _PARTS or value is None
         values |= {path: given for path, given in new.items() if path not in _PARTS}
     where = documents[-1][1]
-    processor = _record(values, "processor", where, Processor)
-    scale_up = _record(values, "scale_up", where, Link)
-    scale_out = _record(values, "scale_out", where, Link) if any(path.startswith("scale_out.") for path in values) else None
+    fabric = any(path.startswith("scale_out.") for path in values)
     plain = {path: value for path, (value, _) in values.items() if "." not in path}
     topology: dict[str, Any] = {
-        "processor": processor,
-        "scale_up": scale_up,
-        "scale_out": scale_out,
+        "processor": _record(values, "processor", where, Processor),
+        "scale_up": _record(values, "scale_up", where, Link),
+        "scale_out": _record(values, "scale_out", where, Link) if fabric else None,
         **{key: plain[key] for key in ("domain", "nics_per_device", "oversubscription") if key in plain},
     }
     named = isinstance(documents[-1][0], dict) and "name" in documents[-1][0]
@@ -208,7 +208,7 @@ def _number(value: object, at: str, where: str) -> object:
     return value
 
 
-def _record(values: Values, part: str, where: str, kind: type[Processor] | type[Link]) -> object:
+def _record(values: Values, part: str, where: str, kind: type[T]) -> T:
     quantities = _QUANTITIES[_PARTS[part]]
     fields: dict[str, Any] = {}
     for path, (value, _) in values.items():
@@ -232,7 +232,7 @@ def _record(values: Values, part: str, where: str, kind: type[Processor] | type[
     headline = next(
         source for path, (_, source) in values.items() if path.startswith((f"{part}.bandwidth", f"{part}.peak_flops"))
     )
-    return {**fields, "source": headline}
+    return decode({**fields, "source": headline}, kind, where, f"$.{part}")
 
 
 def _check(cluster: Cluster) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 LARGEST_BYTES = 4 * 2**20
 DEEPEST = 40
-MOST_NODES = 200_000
+MOST_NODES = 50_000
 
 _PATH = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$", re.DOTALL)

@@ -6,6 +6,7 @@ a family that shares the keys can still differ in its layers. Quantization and r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ class _Config:
     def must_be(self, key: str, *allowed: object) -> None:
         """A key whose other values mean a model that is not known here; missing is allowed."""
         if key in self.keys and self.keys[key] not in allowed:
-            raise self.refuse(key, f"{' or '.join(map(repr, allowed))}; other layouts of layers are not known")
+            raise self.refuse(key, f"{' or '.join(map(json.dumps, allowed))}; other kinds of layers are not known")
 
 
 def is_hugging_face(document: object) -> bool:
@@ -93,10 +94,8 @@ def _shape(config: _Config) -> dict[str, Any]:
 
 
 def _llama(config: _Config) -> dict[str, Any]:
-    if config.flag("attention_bias", False) or config.flag("mlp_bias", False):
-        raise config.refuse(
-            "attention_bias" if config.keys.get("attention_bias") else "mlp_bias", "false: biases are not known here"
-        )
+    config.must_be("attention_bias", False)
+    config.must_be("mlp_bias", False)
     return _shape(config)
 
 

@@ -53,7 +53,7 @@ def _number(text: object, units: dict[str, int] | dict[str, Fraction], example: 
 
 def parse_bytes(text: object) -> int:
     """Bytes of a size: "80 GiB" is 85899345920, "25MB" is 25000000. Raises OptionError, for bits too."""
-    if isinstance(text, str) and re.search(r"[0-9]\s*[A-Za-z]{0,2}(b|bit)\s*$", text):
+    if isinstance(text, str) and re.search(r"[0-9]\s*[kMGTPE]?i?(b|bits?)\s*$", text):
         raise OptionError(f"{shown(text)} is in bits: a size is in bytes, such as '80 GiB' or '25 MB'")
     value = _number(text, _BYTES, "'80 GiB' or '25 MB'")
     if value.denominator != 1:
