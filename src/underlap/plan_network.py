@@ -51,10 +51,11 @@ def plan_network(plan: Plan, expansions: dict[str, Expansion], meet: dict[str, I
     together = np.concatenate([meet[role.name] for role in plan.roles]).astype(np.int32)
     other = np.concatenate([_shifted(expansions[role.name].rows.other, first[role.name]) for role in plan.roles])
     members = np.flatnonzero(together >= 0)
+    joint = (size + together[members]).astype(np.int64)
     joints = int(together.max(initial=NONE)) + 1
     # Members of a meeting may be slowed by different things; nobody has the result before the last of them has ended.
-    sources += [members, size + together[members]]
-    targets += [size + together[members], other[members]]
+    sources += [members, joint]
+    targets += [joint, other[members]]
     source, target = np.concatenate(sources).astype(np.int64), np.concatenate(targets).astype(np.int64)
     return PlanNetwork(
         lane=np.concatenate([*lane, np.full(joints, NONE, dtype=np.int32)]),

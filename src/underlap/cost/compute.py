@@ -278,7 +278,7 @@ def _streams(works: Sequence[Stream], state: _State) -> Floats:
     traffic = np.array([work.read_bytes + work.write_bytes for work in works])
     flops = np.array([work.flops for work in works])
     compute = np.zeros(len(works))
-    if flops.any():
+    if flops.any() and "fp32" in state.processor.peak_flops:  # else memory alone bounds them, as it nearly always does
         compute = 1e9 * flops / (peak_flops(state.processor, "fp32") * state.left / state.total)
     blocks = np.full(len(works), float(state.total))
     return np.stack([compute, state.memory_ns(traffic, state.left), traffic, blocks, blocks, np.ones(len(works))])
