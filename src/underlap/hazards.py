@@ -121,13 +121,22 @@ def lives_of_pools(plan: Plan, expansion: Expansion) -> tuple[Int64, Int64]:
     return (np.concatenate(source), np.concatenate(target)) if source else (none, none)
 
 
-def flow(plan: Plan, expansion: Expansion) -> set[tuple[str, str]]:
-    """(writer, reader) of every read-after-write, as structural keys of whole operations: what a pass has to keep."""
-    edges = dependences(plan, expansion)
-    kept = edges.hazard == READ_AFTER_WRITE
-    whole = [expansion.key(row).rsplit("/", 1)[0] for row in range(len(expansion.rows))]
-    pairs = zip(edges.source[kept].tolist(), edges.target[kept].tolist(), strict=True)
-    return {(whole[a], whole[b]) for a, b in pairs if whole[a] != whole[b]}
+Piece = tuple[int, int]
+"""An instance of a buffer that holds memory, and one of the equal pieces of its rows."""
+
+
+def pieces(plan: Plan, expansion: Expansion) -> list[tuple[list[list[Piece]], list[list[Piece]]]]:
+    """For each row what each of its reads, and each of its writes, covers, in the order of its template."""
+    root, first, count, _ = _parts(plan, expansion)
+    per_buffer = (expansion.micro_batches + 1) * (expansion.layers + 3)
+    uses = expansion.accesses
+    buffer = uses.instance // per_buffer
+    instance = root[buffer] * per_buffer + uses.instance % per_buffer
+    found: list[tuple[list[list[Piece]], list[list[Piece]]]] = [([], []) for _ in range(len(expansion.rows))]
+    columns = (uses.row, uses.writes, instance, first[buffer], count[buffer])
+    for row, writes, whole, begin, length in zip(*(column.tolist() for column in columns), strict=True):
+        found[row][writes].append([(whole, begin + at) for at in range(length)])
+    return found
 
 
 # ---- parts of buffers

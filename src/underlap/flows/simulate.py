@@ -15,17 +15,21 @@ from underlap.cost.measured import Measured
 from underlap.errors import OptionError
 from underlap.expansion import Expansion
 from underlap.hazards import memory_peak
-from underlap.layout import Layout
+from underlap.layout import Layout, layout_text
 from underlap.ledger import Entry, ledger_of
 from underlap.model import Model
 from underlap.plan import Plan
 from underlap.planner import plan as planned
-from underlap.policy import Policy
-from underlap.report import AxisBytes, Prediction, Report, RoleMemory
+from underlap.policy import Policy, policy_text
+from underlap.report import AxisBytes, PolicyRefusal, Prediction, Report, RoleMemory
+from underlap.schedule import Refusal, apply, check_kept
 from underlap.simulate import Machine, Simulated
 from underlap.simulate import simulate as simulated_plan
 from underlap.simulate.recording import timeline
-from underlap.workload import Decode, Train, Workload
+from underlap.workload import Decode, Train, Workload, workload_text
+
+_CHECKED_STEPS = 5000
+"""Programs up to this length have their flow of data compared before and after; the tests compare it for all passes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +55,9 @@ def scenario(
     policy: Policy | str = "",
     gpus: int | None = None,
 ) -> Scenario:
-    """A Scenario from records, or from what a user names: presets, files, one-line forms. `gpus` None: as many as the layout has ranks.
+    """A Scenario from records, or from what a user names: presets, files, one-line forms.
 
-    Raises OptionError or InputError of one line.
+    `gpus` None: as many as the layout has ranks. Raises OptionError or InputError of one line.
     """
     found_layout = inputs.layout(layout) if isinstance(layout, str) else layout
     found_cluster = inputs.cluster(cluster) if isinstance(cluster, str) else cluster
@@ -73,23 +77,26 @@ def scenario(
 
 def simulate(asked: Scenario, *, deep: bool | None = None) -> Report:
     """The Report of the scenario's plan, simulated. `deep` as `underlap.analyze` has it."""
-    done = run(asked, asked.policy)
+    done, refused = run(asked, asked.policy)
     found = analyzed(timeline(done), window="whole", deep=deep)
-    return msgspec.structs.replace(found, prediction=prediction(asked, asked.policy, done))
+    return msgspec.structs.replace(found, prediction=prediction(asked, asked.policy, done, refused))
 
 
 def compare(asked: Scenario, policies: Sequence[Policy]) -> list[Prediction]:
     """One Prediction per policy, each with the ratio of its step time to that of the first."""
     if not policies:
         raise OptionError("nothing to compare: name policies, such as none,tp=split_batch")
-    made = [prediction(asked, policy, run(asked, policy)) for policy in policies]
+    made = [prediction(asked, policy, *run(asked, policy)) for policy in policies]
     first = made[0].step_ns
     return [msgspec.structs.replace(one, step_ratio=one.step_ns / first if first else None) for one in made]
 
 
-def run(asked: Scenario, policy: Policy) -> Simulated:
-    """Plan the scenario, apply the policy's passes, and run it."""
+def run(asked: Scenario, policy: Policy) -> tuple[Simulated, tuple[Refusal, ...]]:
+    """Plan the scenario, apply the policy's passes, and run it. Raises PlanError if a pass changed bytes or dependences."""
     made = planned(asked.model, asked.layout, asked.workload, domain=asked.cluster.topology.domain)
+    applied = apply(made, policy)
+    if applied.plan is not made:
+        check_kept(made, applied.plan, flow=sum(len(role.program) for role in made.roles) <= _CHECKED_STEPS)
     machine = Machine(
         topology=asked.cluster.topology,
         settings=asked.settings,
@@ -98,10 +105,10 @@ def run(asked: Scenario, policy: Policy) -> Simulated:
         # A decode step is replayed as one device graph, as serving engines do; else its kernels are shorter than their launches.
         launches=not isinstance(asked.workload, Decode),
     )
-    return simulated_plan(made, machine)
+    return simulated_plan(applied.plan, machine), applied.refused
 
 
-def prediction(asked: Scenario, policy: Policy, done: Simulated) -> Prediction:
+def prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal]) -> Prediction:
     """What the run means: step time and what it lies between, throughput, memory, bytes."""
     memory = [_memory(done.plan, done.expansions[role.name], asked.cluster) for role in done.plan.roles]
     tokens = _tokens(asked)
@@ -109,9 +116,9 @@ def prediction(asked: Scenario, policy: Policy, done: Simulated) -> Prediction:
     return Prediction(
         model=asked.model.name,
         cluster=asked.cluster.name,
-        layout=str(asked.layout),
-        workload=str(asked.workload),
-        policy=str(policy) or "none",
+        layout=layout_text(asked.layout),
+        workload=workload_text(asked.workload),
+        policy=policy_text(policy) or "none",
         step_ns=done.step_ns,
         serial_ns=done.serial_ns,
         bound_ns=done.bound_ns,
@@ -123,6 +130,9 @@ def prediction(asked: Scenario, policy: Policy, done: Simulated) -> Prediction:
         device_memory_bytes=asked.cluster.topology.processor.memory_bytes,
         memory=memory,
         bytes_by_axis=[_axis_bytes(done.plan, entry) for entry in ledger_of(done.plan, done.expansions)],
+        # A pass that moved other bytes would not have got this far.
+        bytes_unchanged=True if done.plan.passes else None,
+        refused=[PolicyRefusal(axis=one.axis, name=one.name, reason=one.reason) for one in refused],
         assumptions=list(done.prices.assumptions),
     )
 

@@ -55,9 +55,13 @@ def tasks(layout: Layout, rank: int, micro_batches: int) -> list[Task]:
 
 
 def forward_only(layout: Layout, rank: int, micro_batches: int) -> list[Task]:
-    """Prefill and decode: every micro-batch through every chunk."""
-    order = sorted((stage_of(layout, rank, chunk), chunk) for chunk in range(layout.chunks))
-    return [Task("forward", index, chunk) for _, chunk in order for index in range(micro_batches)]
+    """Prefill and decode: every micro-batch through every chunk, in groups of as many as there are ranks.
+
+    A larger group would have its first results wait for its last member to enter, while nobody takes them.
+    """
+    order = [chunk for _, chunk in sorted((stage_of(layout, rank, chunk), chunk) for chunk in range(layout.chunks))]
+    groups = [range(first, min(first + layout.pp, micro_batches)) for first in range(0, micro_batches, layout.pp)]
+    return [Task("forward", index, chunk) for group in groups for chunk in order for index in group]
 
 
 def _one_forward_one_backward(pp: int, rank: int, micro_batches: int) -> list[Task]:

@@ -48,9 +48,7 @@ class Prices:
     assumptions: tuple[str, ...]
 
 
-def price(
-    works: Sequence[Work], topology: Topology, *, settings: Settings = DEFAULT, measured: Measured | None = None
-) -> Prices:
+def price(works: Sequence[Work], topology: Topology, *, settings: Settings = DEFAULT, measured: Measured | None = None) -> Prices:
     """Prices of all works. Raises OptionError where a group does not fit the machine."""
     size = len(works)
     columns = {name: np.zeros(size) for name in ("time", "memory", "up", "out", "flops")}
@@ -118,8 +116,6 @@ def _sums(units: Int32, total: int | None) -> list[int]:
     """The numbers of multiprocessors that up to three transfers hold together, less than all of them."""
     distinct = sorted({int(value) for value in units if value > 0})
     sums = {
-        sum(chosen)
-        for count in range(1, _TOGETHER + 1)
-        for chosen in itertools.combinations_with_replacement(distinct, count)
+        sum(chosen) for count in range(1, _TOGETHER + 1) for chosen in itertools.combinations_with_replacement(distinct, count)
     }
     return sorted(value for value in sums if total is not None and value < total)

@@ -158,9 +158,7 @@ def _groups(simulated: Simulated, role: Role) -> tuple[tuple[Group, ...], dict[s
     return tuple(made), number
 
 
-def _collectives(
-    simulated: Simulated, role: Role, found: _Rows, names: Interner, group_of: dict[str, int]
-) -> Collectives:
+def _collectives(simulated: Simulated, role: Role, found: _Rows, names: Interner, group_of: dict[str, int]) -> Collectives:
     expansion = simulated.expansions[role.name]
     issued = found.kept[found.issues]
     rows = expansion.rows.take(issued)
@@ -259,5 +257,3 @@ def _event_waits(simulated: Simulated, role: Role, lanes: Interner) -> EventWait
         record_ns=release[issues],
         source_row=waits,
     )
-
-

@@ -105,9 +105,7 @@ def _works(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork) -> 
     return tuple(number), column
 
 
-def _slowed(
-    plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], machine: Machine, duration: Int64
-) -> Int64:
+def _slowed(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], machine: Machine, duration: Int64) -> Int64:
     """Compute of slow ranks takes longer."""
     duration = duration.copy()
     for role in plan.roles:
@@ -133,9 +131,7 @@ def _released(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], 
     return release
 
 
-def _rates(
-    plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, prices: Prices, work: Int32
-) -> SharedRates:
+def _rates(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, prices: Prices, work: Int32) -> SharedRates:
     """A role is a device, with two links: into its scale-up domain and out of it. A transfer crosses the one it fills more."""
     size, roles = len(work), len(plan.roles)
     kind = np.full(size, NEITHER, dtype=np.int8)
@@ -189,9 +185,7 @@ def _serial(plan: Plan, built: PlanNetwork, duration: Int64) -> int | None:
     return int(times.end_ns.max(initial=0))
 
 
-def _bound(
-    plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, duration: Int64, prices: Prices, work: Int32
-) -> int:
+def _bound(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, duration: Int64, prices: Prices, work: Int32) -> int:
     """The largest of: longest chain of data dependences, compute of one role, transfers on one link of one role."""
     known = work >= 0
     pick = np.where(known, work, 0)
