@@ -92,7 +92,8 @@ def _draft_training(draft: Draft, shapes: Shapes, kinds: Sequence[str], outside:
 
     def backward(name: str, matrices: tuple[Matrix, ...], *parts: Callable[[Draft, Shapes], None]) -> None:
         draft.phase = "backward"
-        weights.gather(draft, shapes, matrices)
+        if name != "embedding":  # its gradient needs the tokens only
+            weights.gather(draft, shapes, matrices)
         for part in parts:
             part(draft, shapes)
         draft.phase = "backward"
