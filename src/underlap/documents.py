@@ -55,24 +55,29 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def file_name(path: str | Path) -> str:
+    """A path as errors show it: in one line, whatever characters it has."""
+    return str(path) if str(path).isprintable() else repr(str(path))
+
+
 def read_document(path: str | Path) -> object:
     """The content of a YAML or JSON file. Raises UnreadableError or InputError, which name the file."""
-    file = Path(path)
+    file, name = Path(path), file_name(path)
     try:
         if file.is_dir():
-            raise UnreadableError(f"{file}: is a folder: expected a YAML or JSON file")
+            raise UnreadableError(f"{name}: is a folder: expected a YAML or JSON file")
         with file.open("rb") as stream:
             content = stream.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnreadableError(f"{file}: cannot be read ({reason}): expected a YAML or JSON file") from None
+        raise UnreadableError(f"{name}: cannot be read ({reason}): expected a YAML or JSON file") from None
     if len(content) > LARGEST_BYTES:
-        raise InputError(f"{file}: larger than {LARGEST_BYTES // 2**20} MiB: expected a short YAML or JSON file")
+        raise InputError(f"{name}: larger than {LARGEST_BYTES // 2**20} MiB: expected a short YAML or JSON file")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}: byte {error.start} is not UTF-8: expected a YAML or JSON file") from None
-    return parse_document(text, str(file))
+        raise InputError(f"{name}: byte {error.start} is not UTF-8: expected a YAML or JSON file") from None
+    return parse_document(text, name)
 
 
 def parse_document(text: str, where: str) -> object:

@@ -16,13 +16,13 @@ from typing import TypeVar
 
 from underlap import cluster as clusters
 from underlap.cluster import Cluster
-from underlap.documents import decode, nearest, parse_document, read_document, shown
+from underlap.documents import decode, file_name, nearest, parse_document, read_document, shown
 from underlap.errors import InputError, OptionError
 from underlap.hugging_face import is_hugging_face, model_of_config
 from underlap.layout import Layout, parse_layout
 from underlap.model import Model
 from underlap.policy import Policy, parse_policy, policy_of_mapping
-from underlap.workload import Workload, parse_workload
+from underlap.workload import Workload, check_workload, parse_workload
 
 T = TypeVar("T")
 
@@ -45,6 +45,14 @@ def _is_file(named: str) -> bool:
     return bool(_FILE.fullmatch(named)) or "/" in named
 
 
+def _mapping(path: str) -> object:
+    """A file that is no name itself: else a file could name itself for ever."""
+    document = read_document(path)
+    if isinstance(document, str):
+        raise InputError(f"{file_name(path)}: expected a mapping of fields, got the text {shown(document)}")
+    return document
+
+
 def model(named: str) -> Model:
     """A preset, a YAML file, or a config.json of Hugging Face (the file, or the folder that it is in)."""
     if named in presets("models"):
@@ -55,7 +63,7 @@ def model(named: str) -> Model:
         )
     config = Path(named) / "config.json"
     path = str(config) if "\0" not in named and config.is_file() else named
-    return model_of_document(read_document(path), path)
+    return model_of_document(_mapping(path), file_name(path))
 
 
 def model_of_document(document: object, where: str, at: str = "$") -> Model:
@@ -71,7 +79,7 @@ def model_of_document(document: object, where: str, at: str = "$") -> Model:
 
 def layout(named: str) -> Layout:
     """A YAML file, or text such as `tp=8,pp=2,dp=4,schedule=interleaved:2,sp,zero=1`."""
-    return layout_of_document(read_document(named), named) if _is_file(named) else parse_layout(named)
+    return layout_of_document(read_document(named), file_name(named)) if _is_file(named) else parse_layout(named)
 
 
 def layout_of_document(document: object, where: str, at: str = "$") -> Layout:
@@ -81,7 +89,7 @@ def layout_of_document(document: object, where: str, at: str = "$") -> Layout:
 
 def workload(named: str) -> Workload:
     """A YAML file, or text such as `train,gbs=256,mbs=1,seq=8192`, `prefill,batch=8,seq=4096`, `decode,batch=64,context=4096`."""
-    return workload_of_document(read_document(named), named) if _is_file(named) else parse_workload(named)
+    return workload_of_document(read_document(named), file_name(named)) if _is_file(named) else parse_workload(named)
 
 
 def workload_of_document(document: object, where: str, at: str = "$") -> Workload:
@@ -91,7 +99,7 @@ def workload_of_document(document: object, where: str, at: str = "$") -> Workloa
 
 def policy(named: str) -> Policy:
     """A YAML file, or text such as `tp=split_batch,dp=bucket:25MB,fsdp=prefetch:2`; an empty text overlaps nothing."""
-    return policy_of_document(read_document(named), named) if _is_file(named) else parse_policy(named)
+    return policy_of_document(read_document(named), file_name(named)) if _is_file(named) else parse_policy(named)
 
 
 def policy_of_document(document: object, where: str, at: str = "$") -> Policy:
@@ -107,7 +115,7 @@ def cluster(named: str) -> Cluster:
         return clusters.cluster_of_documents([(_preset("clusters", named), named)])
     if not _is_file(named):
         raise OptionError(f"cluster: no preset {shown(named)}: {nearest(named, presets('clusters'))}; or give a YAML file")
-    return cluster_of_document(read_document(named), named)
+    return cluster_of_document(_mapping(named), file_name(named))
 
 
 def cluster_of_document(document: object, where: str, at: str = "$") -> Cluster:
@@ -126,5 +134,17 @@ def _named(make: Callable[[str], T], text: str, where: str, at: str) -> T:
     """A name or text form inside of a document; its errors say where that is."""
     try:
         return make(text)
-    except OptionError as error:
+    except (OptionError, InputError) as error:
         raise InputError(f"{where} at {at}: {error}") from None
+
+
+def check(shape: Model, spread: Layout, work: Workload, overlap: Policy, machine: Cluster) -> None:
+    """Whether the five fit one another. Raises OptionError for the first that does not, with the two numbers."""
+    spread.check_gpus(machine.gpus)
+    spread.check_model(shape)
+    check_workload(work, spread, shape)
+    overlap.check_layout(spread)
+    machine.peak_flops(work.precision)
+    shared = shape.experts is not None and shape.experts.shared > 0
+    if not shared and any(step.name == "shared_expert" for step in overlap.ep.passes):
+        raise OptionError(f"policy: ep=shared_expert, but {shape.name} has no shared experts: leave it out")

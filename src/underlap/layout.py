@@ -5,6 +5,7 @@ ep * etp * edp = dp * fsdp * cp * tp. Sequence parallelism (sp) is a form of tp 
 It does not model layouts that differ between layers, nor pipeline stages of uneven width.
 """
 
+# long because: the record, its rules, the groups of ranks and the text form change together.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -119,7 +120,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         require(
             ranks % inner == 0,
             f"etp * ep = {self.expert_tensor} * {self.ep} = {inner} does not divide dp * fsdp * cp * tp = {ranks}: "
-            "the experts' mesh covers the ranks of one stage",
+            "the experts' mesh covers the ranks of one stage (etp is as tp unless it is given)",
         )
 
     def _check_order(self) -> None:
@@ -263,6 +264,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             domains=int(touched.max()),
             uniform=bool(members.min() == members.max() and touched.min() == touched.max()),
         )
+
+    def placements(self, domain: int) -> dict[str, Placement]:
+        """How each axis of more than one rank lies in scale-up domains of `domain` devices, by axis."""
+        axes = (*DENSE_AXES, *EXPERT_AXES) if self.ep > 1 else DENSE_AXES
+        return {axis: self.placement(domain, axis) for axis in axes if self.degree(axis) > 1}
 
     # What the layout asks of the machine and of the model.
 

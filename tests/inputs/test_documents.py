@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,19 @@ def test_an_error_of_a_policy_file_names_the_axis(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             inputs.policy(str(file))
         assert str(caught.value).startswith(f"{file} {message}")
+
+
+@pytest.mark.parametrize("noun", [inputs.model, inputs.cluster])
+def test_a_file_that_names_itself_is_refused(noun: Callable[[str], object], tmp_path: Path) -> None:
+    file = tmp_path / "self.yaml"
+    file.write_text(str(file))
+
+    with pytest.raises(InputError, match="expected a mapping of fields, got the text"):
+        noun(str(file))
+
+
+def test_a_path_with_a_line_break_is_shown_in_one_line() -> None:
+    assert (
+        refusal(inputs.layout, "a\nb.yaml")
+        == r"'a\nb.yaml': cannot be read (No such file or directory): expected a YAML or JSON file"
+    )

@@ -95,7 +95,7 @@ def test_a_placement_counts_what_the_groups_show(layout: Layout, domain: int) ->
 
 def test_the_scale_up_domain_holds_the_innermost_axes() -> None:
     layout = parse_layout("tp=8,pp=16,dp=64")  # Llama 3 405B on 8192 GPUs
-    spans = {axis: layout.placement(8, axis).span for axis in ("tp", "pp", "dp")}
+    spans = {axis: placed.span for axis, placed in layout.placements(8).items()}
 
     assert spans == {"tp": (8, 1), "pp": (1, 16), "dp": (1, 64)}
     assert layout.placement(8, "tp") == Placement(
