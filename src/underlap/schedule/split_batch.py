@@ -27,6 +27,8 @@ def split_batch(plan: Plan, parts: int | None, axis: str) -> Plan:
     """Every layer in parts, interleaved so that the axis's collectives of one lie beside compute of another. Raises Refused."""
     count = DEFAULT_PARTS if parts is None else parts
     blocks = layer_blocks(plan, ("forward", "backward"))
+    if any(".split" in name for name in blocks):
+        raise Refused("the layers are in parts already, and these interleave the collectives of every axis: say it once")
     if not any(o.group == axis and o.kind == OpKind.ISSUE for block in blocks.values() for o in block.operations):
         raise Refused(f"no layer communicates over {axis}: nothing to put beside the other part")
     split = _Splitting(plan, count, blocks)
