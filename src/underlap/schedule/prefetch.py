@@ -22,6 +22,8 @@ def prefetch(plan: Plan, depth: int | None) -> Plan:
     bodies = {name: block for name, block in plan.blocks.items() if _is_layer(name) and _gathers(block)}
     if not bodies:
         raise Refused("weights are not sharded (ZeRO-3): nothing is gathered, so nothing can be prefetched; use fsdp or zero=3")
+    if any(".ahead_" in name for name in plan.blocks):
+        raise Refused("the weights are prefetched already: say it once, with the depth wanted")
     made = _Made(plan, depth)
     roles = tuple(made.role(role) for role in plan.roles)
     pools = {name: slots * (depth + 1) for name, slots in plan.pools.items()}

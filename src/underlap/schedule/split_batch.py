@@ -63,7 +63,14 @@ class _Splitting:
         roles = tuple(self._role(role) for role in self.before.roles)
         used = {step.block for role in roles for step in role.program}
         kept = {name: block for name, block in self.before.blocks.items() if name in used}
-        return dataclasses.replace(self.before, roles=roles, blocks=kept | self.made, buffers=self.before.buffers | self.buffers)
+        return dataclasses.replace(
+            self.before,
+            roles=roles,
+            blocks=kept | self.made,
+            buffers=self.before.buffers | self.buffers,
+            # The last segment of a layer runs within the next one, so the weights of two layers are needed at a time.
+            pools={name: 2 * slots for name, slots in self.before.pools.items()},
+        )
 
     # ---- programs
 
