@@ -1,0 +1,152 @@
+"""Pipeline schedules: all valid, the published bubbles with blocks of unit time and free messages, memory as published."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from underlap.cost import formulas
+from underlap.errors import OptionError
+from underlap.expansion import expand
+from underlap.layout import Layout
+from underlap.meetings import meetings, validate
+from underlap.model import Model
+from underlap.plan import OpKind, Plan
+from underlap.plan_network import plan_network
+from underlap.planner import plan
+from underlap.planner.pipeline import Task, tasks
+from underlap.replay import network, replay
+from underlap.schedule import check_kept
+from underlap.workload import Train
+
+STAGES = (2, 3, 4, 5, 6)
+
+
+def model(layers: int) -> Model:
+    return Model(
+        name="small", hidden=16, layers=layers, heads=2, kv_heads=2, head_dim=8, intermediate=16, vocab=32, source="made for tests"
+    )
+
+
+def layout_of(schedule: str, pp: int, **more: int) -> Layout:
+    return Layout(pp=pp, schedule=schedule, virtual=2 if schedule == "interleaved" else 1, **more)  # type: ignore[arg-type]
+
+
+def counts(schedule: str, pp: int) -> tuple[int, ...]:
+    """Micro-batches to try: few, as many as stages, more, many."""
+    if schedule == "interleaved":
+        return (pp, 2 * pp, 3 * pp)
+    if schedule == "dualpipev":
+        return (2 * pp, 2 * pp + 1, 3 * pp)
+    return (1, 2, pp, 2 * pp + 1, 3 * pp)
+
+
+def planned(layout: Layout, micro_batches: int) -> Plan:
+    """One layer for each chunk."""
+    workload = Train(gbs=micro_batches * layout.dp * layout.fsdp, mbs=1, seq=8)
+    return plan(model(layout.pp * layout.chunks), layout, workload, domain=8)
+
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "dualpipev")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("pp", STAGES)
+def test_every_schedule_is_valid_for_few_and_many_micro_batches(schedule: str, pp: int) -> None:
+    layout = layout_of(schedule, pp)
+    for count in counts(schedule, pp):
+        validate(planned(layout, count))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zb-h1"])
+@pytest.mark.parametrize("pp", [2, 4])
+def test_another_schedule_of_the_same_stages_keeps_bytes_and_data_dependences_of_1f1b(schedule: str, pp: int) -> None:
+    check_kept(planned(layout_of("1f1b", pp), 2 * pp), planned(layout_of(schedule, pp), 2 * pp))
+
+
+def idle(made: Plan, forward: int, backward_input: int, weight: int) -> list[int]:
+    """Per role: the makespan of its stage tasks less its work, where the core of attention stands for its layer's time and a
+    weight gradient for all of them; nothing else takes any."""
+    expansions = {role.name: expand(made, role) for role in made.roles}
+    built = plan_network(made, expansions, meetings(made, expansions))
+    duration = np.zeros(len(built.lane), dtype=np.int64)
+    for name, expansion in expansions.items():
+        rows = expansion.rows
+        named = np.array(expansion.names)
+        role, phase = named[rows.role], named[rows.phase]
+        computing = rows.kind == OpKind.COMPUTE
+        times = np.select(
+            [
+                computing & (role == "attention.core") & (phase == "forward"),
+                computing & (role == "attention.core") & (phase == "backward"),
+                computing & (role == "attention.qkv") & (phase == "weight_grad"),
+            ],
+            [forward, backward_input, weight],
+            0,
+        )
+        duration[built.first[name] : built.first[name] + len(rows)] = times
+    ends = replay(network(built.lane, duration, rendezvous=built.rendezvous, edges=built.edges)).end_ns
+    makespan = int(ends.max())
+    return [
+        makespan - int(duration[built.first[name] : built.first[name] + len(expansion.rows)].sum())
+        for name, expansion in expansions.items()
+    ]
+
+
+@pytest.mark.parametrize("pp", STAGES)
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_gpipe_and_1f1b_idle_for_the_first_and_last_micro_batch_to_pass_the_other_stages(schedule: str, pp: int) -> None:
+    for count in (1, pp, 3 * pp):
+        bubble = formulas.bubble_1f1b(pp, 1, 2)
+        assert idle(planned(layout_of(schedule, pp), count), 1, 1, 1) == [bubble] * pp
+        # The share of the step: (p - 1) / (m + p - 1).
+        assert bubble / (3 * count + bubble) == pytest.approx((pp - 1) / (count + pp - 1))
+
+
+@pytest.mark.parametrize("pp", STAGES)
+def test_two_chunks_per_rank_halve_the_bubble_of_1f1b(pp: int) -> None:
+    bubble = formulas.bubble_interleaved(pp, 2, 2, 4)
+    for count in (pp, 3 * pp):
+        assert idle(planned(layout_of("interleaved", pp), count), 1, 1, 1) == [bubble] * pp
+
+
+@pytest.mark.parametrize("pp", STAGES)
+@pytest.mark.parametrize("times", [(1, 1, 1), (1, 2, 1), (2, 3, 2)])
+def test_zb_h1_takes_a_weight_gradient_out_of_each_hop_of_the_bubble(pp: int, times: tuple[int, int, int]) -> None:
+    for count in (pp, 3 * pp):
+        assert idle(planned(layout_of("zb-h1", pp), count), *times) == [formulas.bubble_zb_h1(pp, *times)] * pp
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "dualpipev"])
+def test_too_few_micro_batches_are_refused_with_the_number_that_would_do(schedule: str) -> None:
+    with pytest.raises(OptionError, match=r"workload: 3 micro-batches .*: expected .*(multiple of pp|2 \* pp = 8)"):
+        planned(layout_of(schedule, 4), 3)
+
+
+def test_a_schedule_that_puts_weight_gradients_off_refuses_to_reduce_them_in_every_micro_batch() -> None:
+    with pytest.raises(OptionError, match=r"schedule=zb-h1 with zero=3: .* use zero=1"):
+        planned(layout_of("zb-h1", 2, fsdp=2), 4)
+
+
+def kept(order: list[Task]) -> int:
+    """Micro-batches of whose chunks activations are kept at a time, at most: until the weight gradients are done."""
+    alive = most = 0
+    for task in order:
+        alive += {"forward": 1, "backward_input": 0}.get(task.direction, -1)
+        most = max(most, alive)
+    return most
+
+
+@pytest.mark.parametrize("pp", STAGES)
+def test_zb_h1_keeps_no_more_micro_batches_than_the_first_rank_of_1f1b(pp: int) -> None:
+    layout = layout_of("zb-h1", pp)
+    assert [kept(tasks(layout, rank, 3 * pp)) for rank in range(pp)] == [pp] * pp
+
+
+@pytest.mark.parametrize("pp", STAGES)
+def test_dualpipev_keeps_two_chunks_of_stages_and_one_micro_batch_on_every_rank(pp: int) -> None:
+    # DeepSeek's table: PP + 1 activations, where PP counts the 2 pp chunks of the V.
+    layout = layout_of("dualpipev", pp)
+    assert [kept(tasks(layout, rank, 3 * pp)) for rank in range(pp)] == [2 * pp + 1] * pp
