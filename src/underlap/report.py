@@ -528,6 +528,14 @@ class Prediction(Record, frozen=True, kw_only=True):
     """No order of these operations is shorter: longest chain of data, compute of one rank, transfers on one link."""
     step_ratio: float | None = None
     """step_ns over that of the first policy compared with; below 1 is a gain. Null without a comparison."""
+    word: str | None = None
+    """What the policy does to communication beside the first one: hidden (same bytes, shorter step), shifted (same bytes, the
+    step as long as before), a loss (same bytes, longer step), removed (fewer bytes). Null without a comparison."""
+    compute_ns: int
+    """Mean over `memory`'s roles of the union of compute on one rank, as for hidden and exposed communication."""
+    hidden_ns: int
+    exposed_ns: int
+    idle_ns: int
     tokens_per_s: float
     mfu: float | None
     """Model FLOP utilization: 6 FLOP per parameter and token plus full attention (Narayanan et al. 2021, appendix), over the
@@ -544,6 +552,8 @@ class Prediction(Record, frozen=True, kw_only=True):
     """Whether every axis moves what it moves without the policy. Null without a policy."""
     refused: list[PolicyRefusal] = []
     assumptions: list[str] = []
+    does_not_support: list[str] = []
+    """What must not be concluded from this figure."""
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -585,6 +595,8 @@ class Report(Record, frozen=True, kw_only=True):
     bound: BoundReport | None = None
     prediction: Prediction | None = None
     """Of a simulated plan. Null for traces."""
+    predictions: list[Prediction] = []
+    """One per policy compared, the first of which is what the others are compared with; empty without a comparison."""
     unmatched: list[UnmatchedRow]
     """Largest total_ns first."""
     notes: list[NoteRow]

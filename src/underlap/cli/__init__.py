@@ -13,6 +13,7 @@ import click
 
 from underlap._version import __version__
 from underlap.cli.analyze import analyze
+from underlap.cli.simulate import simulate
 from underlap.errors import UnderlapError
 
 
@@ -49,3 +50,4 @@ def main() -> None:
 
 
 main.add_command(analyze)
+main.add_command(simulate)

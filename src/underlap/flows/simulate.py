@@ -12,6 +12,7 @@ from underlap.analyze.report import report as analyzed
 from underlap.cluster import Cluster
 from underlap.cost.communicator import DEFAULT, Settings
 from underlap.cost.measured import Measured
+from underlap.documents import nearest
 from underlap.errors import OptionError
 from underlap.expansion import Expansion
 from underlap.hazards import memory_peak
@@ -20,7 +21,7 @@ from underlap.ledger import Entry, ledger_of
 from underlap.model import Model
 from underlap.plan import Plan
 from underlap.planner import plan as planned
-from underlap.policy import Policy, policy_text
+from underlap.policy import PASSES, RESOURCES, AxisPolicy, Policy, policy_text
 from underlap.report import AxisBytes, PolicyRefusal, Prediction, Report, RoleMemory
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.simulate import Machine, Simulated
@@ -54,6 +55,7 @@ def scenario(
     workload: Workload | str,
     policy: Policy | str = "",
     gpus: int | None = None,
+    contention: bool = True,
 ) -> Scenario:
     """A Scenario from records, or from what a user names: presets, files, one-line forms.
 
@@ -72,23 +74,85 @@ def scenario(
         layout=found_layout,
         workload=inputs.workload(workload) if isinstance(workload, str) else workload,
         policy=found_policy,
+        contention=contention,
     )
+
+
+def policies(asked: Scenario, text: str) -> list[Policy]:
+    """The policies of a list such as `none,split_batch,decompose:4+delay_wgrad`, each beside what the scenario's policy does on
+    other axes.
+
+    An item without an axis goes to the first axis that knows its pass and has something to send. Raises OptionError.
+    """
+    return [_policy(asked, item.strip()) for item in text.split(",")]
+
+
+def _policy(asked: Scenario, item: str) -> Policy:
+    if item == "none":
+        return asked.policy
+    found = asked.policy
+    for part in item.split("+"):
+        named = part if "=" in part else f"{_axis_for(asked.layout, part)}={part}"
+        one = inputs.policy(named)
+        one.check_layout(asked.layout)
+        axis = named.partition("=")[0]
+        before, more = found.of(axis), one.of(axis)
+        joined = AxisPolicy(passes=(*before.passes, *more.passes), resources=(*before.resources, *more.resources))
+        found = msgspec.structs.replace(found, **{axis: joined})
+    return found
+
+
+def _axis_for(layout: Layout, part: str) -> str:
+    name = part.partition(":")[0]
+    known = PASSES.get(name) or RESOURCES.get(name)
+    if known is None:
+        raise OptionError(f"compare: unknown policy {part!r}: {nearest(name, (*PASSES, *RESOURCES, 'none'))}")
+    fitting = [axis for axis in _FIRST if axis in known.axes and layout.degree(axis) > 1]
+    if not fitting:
+        raise OptionError(
+            f"compare: {name} is for {', '.join(known.axes)}, and the layout has 1 of each: nothing to overlap there"
+        )
+    return fitting[0]
+
+
+_FIRST = ("tp", "ep", "cp", "fsdp", "dp", "pp")
+"""Which axis a pass without one is meant for: the one nearest to the layer's own work."""
 
 
 def simulate(asked: Scenario, *, deep: bool | None = None) -> Report:
     """The Report of the scenario's plan, simulated. `deep` as `underlap.analyze` has it."""
     done, refused = run(asked, asked.policy)
     found = analyzed(timeline(done), window="whole", deep=deep)
-    return msgspec.structs.replace(found, prediction=prediction(asked, asked.policy, done, refused))
+    return msgspec.structs.replace(found, prediction=_prediction(asked, asked.policy, done, refused, found))
 
 
-def compare(asked: Scenario, policies: Sequence[Policy]) -> list[Prediction]:
-    """One Prediction per policy, each with the ratio of its step time to that of the first."""
-    if not policies:
-        raise OptionError("nothing to compare: name policies, such as none,tp=split_batch")
-    made = [prediction(asked, policy, *run(asked, policy)) for policy in policies]
-    first = made[0].step_ns
-    return [msgspec.structs.replace(one, step_ratio=one.step_ns / first if first else None) for one in made]
+def compare(asked: Scenario, policies: Sequence[Policy], *, deep: bool | None = None) -> Report:
+    """The Report of the last policy, with a Prediction for each, and the ratio of its step time to that of the first."""
+    if len(policies) < 2:
+        raise OptionError("nothing to compare with: name two policies or more, such as none,split_batch")
+    reports = [simulate(dataclasses.replace(asked, policy=policy), deep=False) for policy in policies[:-1]]
+    reports.append(simulate(dataclasses.replace(asked, policy=policies[-1]), deep=deep))
+    made = [report.prediction for report in reports if report.prediction is not None]
+    rows = [msgspec.structs.replace(one, step_ratio=one.step_ns / made[0].step_ns, word=_word(made[0], one)) for one in made]
+    rows[0] = msgspec.structs.replace(rows[0], word=None)
+    return msgspec.structs.replace(reports[-1], prediction=rows[-1], predictions=rows)
+
+
+_SAME = 0.005
+"""Ratios this close to 1 are no difference: less than any cost here is known to."""
+
+
+def _word(first: Prediction, one: Prediction) -> str:
+    """One of the four words, by bytes and by step time; shorter transfers (resource changes) are shortened."""
+    sent, now = (sum(row.sent_bytes for row in each.bytes_by_axis) for each in (first, one))
+    ratio = one.step_ns / first.step_ns
+    if abs(now - sent) > 1e-6 * sent:
+        return "removed" if now < sent else "more bytes"
+    if ratio > 1 + _SAME:
+        return "a loss"
+    if ratio >= 1 - _SAME:
+        return "shifted" if one.hidden_ns > first.hidden_ns else "no difference"
+    return "hidden" if one.hidden_ns > first.hidden_ns else "shortened"
 
 
 def run(asked: Scenario, policy: Policy) -> tuple[Simulated, tuple[Refusal, ...]]:
@@ -108,8 +172,9 @@ def run(asked: Scenario, policy: Policy) -> tuple[Simulated, tuple[Refusal, ...]
     return simulated_plan(applied.plan, machine), applied.refused
 
 
-def prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal]) -> Prediction:
+def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal], found: Report) -> Prediction:
     """What the run means: step time and what it lies between, throughput, memory, bytes."""
+    assert found.summary is not None
     memory = [_memory(done.plan, done.expansions[role.name], asked.cluster) for role in done.plan.roles]
     tokens = _tokens(asked)
     seconds = done.step_ns / 1e9
@@ -122,6 +187,10 @@ def prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequen
         step_ns=done.step_ns,
         serial_ns=done.serial_ns,
         bound_ns=done.bound_ns,
+        compute_ns=found.summary.compute.mean_ns,
+        hidden_ns=found.summary.hidden.mean_ns,
+        exposed_ns=found.summary.exposed.mean_ns,
+        idle_ns=found.summary.idle.mean_ns,
         tokens_per_s=tokens / seconds if seconds else 0.0,
         mfu=_utilization(asked, tokens, seconds),
         parameters=asked.model.parameters,
@@ -134,7 +203,26 @@ def prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequen
         bytes_unchanged=True if done.plan.passes else None,
         refused=[PolicyRefusal(axis=one.axis, name=one.name, reason=one.reason) for one in refused],
         assumptions=list(done.prices.assumptions),
+        does_not_support=_unsupported(asked, done.plan),
     )
+
+
+def _unsupported(asked: Scenario, plan: Plan) -> list[str]:
+    """What must not be concluded: the conditions that this one figure rests on."""
+    phase = type(asked.workload).__name__.lower()
+    listed = [
+        f"another batch, sequence or phase: this is {workload_text(asked.workload)}, and overlap depends on it",
+        "a measured speed-up: costs are a model, whose errors are in docs/accuracy.md",
+    ]
+    if plan.passes:
+        listed.append('"communication removed": every byte is still sent; what changes is when')
+    if asked.model.experts is not None and asked.workload.imbalance == 1.0:
+        listed.append("uneven experts: every rank is taken to get the same number of tokens (imbalance=1)")
+    if not asked.contention:
+        listed.append("the price of overlap: contention is switched off")
+    if phase == "decode":
+        listed.append("the engine's host work between steps: one step is taken as one device graph")
+    return listed
 
 
 def _memory(plan: Plan, expansion: Expansion, cluster: Cluster) -> RoleMemory:
