@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -17,8 +15,9 @@ from underlap.plan import OpKind, Plan
 from underlap.plan_network import plan_network
 from underlap.planner import plan
 from underlap.planner.pipeline import Task, tasks
+from underlap.policy import parse_policy
 from underlap.replay import network, replay
-from underlap.schedule import check_kept
+from underlap.schedule import apply, check_kept
 from underlap.workload import Train
 
 STAGES = (2, 3, 4, 5, 6)
@@ -26,7 +25,15 @@ STAGES = (2, 3, 4, 5, 6)
 
 def model(layers: int) -> Model:
     return Model(
-        name="small", hidden=16, layers=layers, heads=2, kv_heads=2, head_dim=8, intermediate=16, vocab=32, source="made for tests"
+        name="small",
+        hidden=16,
+        layers=layers,
+        heads=2,
+        kv_heads=2,
+        head_dim=8,
+        intermediate=16,
+        vocab=32,
+        source="made for tests",
     )
 
 
@@ -150,3 +157,26 @@ def test_dualpipev_keeps_two_chunks_of_stages_and_one_micro_batch_on_every_rank(
     # DeepSeek's table: PP + 1 activations, where PP counts the 2 pp chunks of the V.
     layout = layout_of("dualpipev", pp)
     assert [kept(tasks(layout, rank, 3 * pp)) for rank in range(pp)] == [2 * pp + 1] * pp
+
+
+@pytest.mark.parametrize("pp", STAGES)
+def test_dualpipev_with_pairs_idles_as_published_and_without_them_half_as_long(pp: int) -> None:
+    # F&B of two tasks in turn takes F + B, the backward with its weight gradients: 3, B: 2, W: 1.
+    published = formulas.bubble_dualpipe_v(2 * pp, 3, 2, 1)
+    for count in (2 * pp, 3 * pp):
+        made = planned(layout_of("dualpipev", pp, tp=2), count)
+        paired = apply(made, parse_policy("tp=pair_forward_backward"))
+        assert paired.refused == ()
+        assert idle(paired.plan, 1, 1, 1) == [published] * pp
+        # One after the other, the first of two results leaves before the second is made.
+        assert idle(made, 1, 1, 1) == [published / 2] * pp
+
+
+@pytest.mark.parametrize(("schedule", "longer"), [("1f1b", True), ("interleaved", False)])
+def test_pairs_leave_the_interleaved_bubble_alone_but_make_stages_of_1f1b_wait_for_both_neighbors(
+    schedule: str, longer: bool
+) -> None:
+    made = planned(layout_of(schedule, 4, tp=2), 16)
+    paired = apply(made, parse_policy("tp=pair_forward_backward")).plan
+    before, after = idle(made, 1, 1, 1), idle(paired, 1, 1, 1)
+    assert (after > before) == longer

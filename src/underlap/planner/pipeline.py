@@ -125,13 +125,13 @@ def _zero_bubble(pp: int, rank: int, micro_batches: int) -> list[Task]:
 
 
 class _V:
-    """The eight phases of deepseek-ai/DualPipe, dualpipev.py, `step`: counters of what has begun, and weight gradients put off."""
+    """The eight phases of deepseek-ai/DualPipe, dualpipev.py, `step`: counts of what has begun, and weight gradients put off."""
 
     def __init__(self, pp: int, rank: int, micro_batches: int) -> None:
         if micro_batches < 2 * pp:
             raise OptionError(
-                f"workload: {micro_batches} micro-batches per rank with pp={pp} and dualpipev: expected 2 * pp = {2 * pp} or more, "
-                "as fewer do not fill both arms of the V"
+                f"workload: {micro_batches} micro-batches per rank with pp={pp} and dualpipev: expected 2 * pp = {2 * pp} "
+                "or more, as fewer do not fill both arms of the V"
             )
         self.pp, self.rank, self.micro_batches = pp, rank, micro_batches
         self.made: list[Task] = []

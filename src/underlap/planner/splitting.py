@@ -39,7 +39,7 @@ def _only_for(block: Block, issue: Operation, moved: list[Operation]) -> bool:
     readers = [
         operation
         for operation in block.operations[block.operations.index(issue) + 1 :]
-        if {access for access in operation.reads} & set(issue.writes)
+        if set(operation.reads) & set(issue.writes)
     ]
     return bool(readers) and all(any(reader is one for one in moved) for reader in readers)
 
