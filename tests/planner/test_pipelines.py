@@ -12,11 +12,11 @@ from underlap.layout import Layout
 from underlap.meetings import meetings, validate
 from underlap.model import Model
 from underlap.plan import OpKind, Plan
-from underlap.plan_network import plan_network
+from underlap.plan_network import PlanNetwork, plan_network
 from underlap.planner import plan
 from underlap.planner.pipeline import Task, tasks
 from underlap.policy import parse_policy
-from underlap.replay import network, replay
+from underlap.replay import Times, network, replay
 from underlap.schedule import apply, check_kept
 from underlap.workload import Train
 
@@ -73,9 +73,9 @@ def test_another_schedule_of_the_same_stages_keeps_bytes_and_data_dependences_of
     check_kept(planned(layout_of("1f1b", pp), 2 * pp), planned(layout_of(schedule, pp), 2 * pp))
 
 
-def idle(made: Plan, forward: int, backward_input: int, weight: int) -> list[int]:
-    """Per role: the makespan of its stage tasks less its work, where the core of attention stands for its layer's time and a
-    weight gradient for all of them; nothing else takes any."""
+def run(made: Plan, forward: int, backward_input: int, weight: int, message: int = 0) -> tuple[PlanNetwork, np.ndarray, Times]:
+    """The plan run with the core of attention standing for its layer's time, a weight gradient for all of them, and messages
+    between stages of one length; nothing else takes any. (network, length per node, times)"""
     expansions = {role.name: expand(made, role) for role in made.roles}
     built = plan_network(made, expansions, meetings(made, expansions))
     duration = np.zeros(len(built.lane), dtype=np.int64)
@@ -89,16 +89,25 @@ def idle(made: Plan, forward: int, backward_input: int, weight: int) -> list[int
                 computing & (role == "attention.core") & (phase == "forward"),
                 computing & (role == "attention.core") & (phase == "backward"),
                 computing & (role == "attention.qkv") & (phase == "weight_grad"),
+                (rows.kind == OpKind.ISSUE) & (role == "boundary"),
             ],
-            [forward, backward_input, weight],
+            [forward, backward_input, weight, message],
             0,
         )
         duration[built.first[name] : built.first[name] + len(rows)] = times
-    ends = replay(network(built.lane, duration, rendezvous=built.rendezvous, edges=built.edges)).end_ns
-    makespan = int(ends.max())
+    times = replay(network(built.lane, duration, rendezvous=built.rendezvous, edges=built.edges))
+    return built, duration, times
+
+
+def idle(made: Plan, forward: int, backward_input: int, weight: int, message: int = 0) -> list[int]:
+    """Per role: the makespan less its work."""
+    built, duration, times = run(made, forward, backward_input, weight, message)
+    lanes = np.array([(*lane,) == (lane[0], "compute") for lane in built.lanes] + [False])
+    of = [lane[0] for lane in built.lanes] + [""]
     return [
-        makespan - int(duration[built.first[name] : built.first[name] + len(expansion.rows)].sum())
-        for name, expansion in expansions.items()
+        int(times.end_ns.max())
+        - int(sum(d for d, at in zip(duration.tolist(), built.lane.tolist(), strict=True) if lanes[at] and of[at] == role.name))
+        for role in made.roles
     ]
 
 
@@ -180,3 +189,34 @@ def test_pairs_leave_the_interleaved_bubble_alone_but_make_stages_of_1f1b_wait_f
     paired = apply(made, parse_policy("tp=pair_forward_backward")).plan
     before, after = idle(made, 1, 1, 1), idle(paired, 1, 1, 1)
     assert (after > before) == longer
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("pp", [2, 3, 4])
+def test_messages_beside_compute_never_lengthen_a_pipeline_and_shorten_one_whose_messages_take_time(
+    schedule: str, pp: int
+) -> None:
+    for count in counts(schedule, pp):
+        made = planned(layout_of(schedule, pp), count)
+        beside = apply(made, parse_policy("pp=async_p2p"))
+        assert beside.refused == ()
+        assert max(idle(beside.plan, 2, 2, 2)) <= max(idle(made, 2, 2, 2))
+        assert max(idle(beside.plan, 20, 20, 20, 1)) <= max(idle(made, 20, 20, 20, 1))
+    assert max(idle(beside.plan, 20, 20, 20, 1)) < max(idle(made, 20, 20, 20, 1))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_wait_for_a_send_begins_only_when_something_received_shows_that_it_has_arrived(schedule: str) -> None:
+    made = apply(planned(layout_of(schedule, 4), 12), parse_policy("pp=async_p2p")).plan
+    built, _, times = run(made, 20, 20, 20, 1)
+    for role in made.roles:
+        expansion = expand(made, role)
+        rows = expansion.rows
+        named = np.array(expansion.names)
+        sends = np.flatnonzero((rows.kind == OpKind.ISSUE) & np.char.startswith(named[rows.channel], "pp.send"))
+        waits = rows.other[sends]
+        # What precedes the wait on the compute lane has ended by the time the message has: the wait holds nothing.
+        before = np.array([np.flatnonzero(rows.kind[:wait] != OpKind.ISSUE)[-1] for wait in waits])
+        late = times.end_ns[built.first[role.name] + sends] > times.end_ns[built.first[role.name] + before]
+        last = np.array([(rows.kind[wait:] == OpKind.WAIT).all() for wait in waits])
+        assert (last | ~late).all()
