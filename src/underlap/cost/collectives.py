@@ -163,9 +163,9 @@ def _ctas(own: int, transfer: Transfer, settings: Settings) -> tuple[int, float]
 # Messages and what is built of them ---------------------------------------------------------------------------------------------
 
 
-def _message_channels(it: nccl.Communicator) -> int:
-    """Channels for messages: those of the communicator, up to a power of two. Source: NCCL src/init.cc."""
-    return int(min(64, 2 ** math.ceil(math.log2(nccl.channels_of(it)))))
+def _message_share(protocol: str) -> float:
+    """Of the bandwidth: LL sends a flag with each datum, as in NCCL's cost of rings."""
+    return 0.5 if protocol == "LL" else 1.0
 
 
 def _rates(topology: Topology, it: nccl.Communicator) -> tuple[float, float]:
@@ -182,11 +182,11 @@ def _rates(topology: Topology, it: nccl.Communicator) -> tuple[float, float]:
     return 1e9 * inside.channels * inside.intra, between
 
 
-def _message_latency_ns(it: nccl.Communicator, between: bool, rounds: int, calibration: Calibration) -> float:
-    data = nccl.tables()
-    row = data["hardware_latency_us"]["net" if between else ("nvlink" if it.nvlink else "pci")]
-    one = 1000 * (data["base_latency_us"]["ring"][2] + rounds * row["ring"][2])
-    return float(one * _latency_factor(it, "Simple", calibration))
+def _message_latency_ns(it: nccl.Communicator, protocol: str, rounds: int, calibration: Calibration) -> float:
+    data, at = nccl.tables(), nccl.PROTOCOLS.index(protocol)
+    row = data["hardware_latency_us"]["net" if it.nodes > 1 else ("nvlink" if it.nvlink else "pci")]
+    one = 1000 * (data["base_latency_us"]["ring"][at] + rounds * row["ring"][at])
+    return float(one * _latency_factor(it, protocol, calibration))
 
 
 def _pairwise(
@@ -197,21 +197,23 @@ def _pairwise(
     One hop per work batch of peers that the channels carry at once, the slower of both links by the largest rank's share, and the
     own part copied beside them.
     """
-    channels = _message_channels(it)
-    ctas, share = _ctas(channels, transfer, settings)
+    channels = nccl.message_channels(it)
+    each, most, protocol = nccl.channels_of_message(it, transfer.payload_bytes / it.ranks)
+    ctas, share = _ctas(min(channels, each * it.ranks), transfer, settings)
+    share *= each / most * _message_share(protocol)
     local = it.ranks // it.nodes
     up, out = pairwise_links(transfer.payload_bytes, transfer.placed)
     inside, between = _rates(topology, it)
     remote = it.ranks - local
     rounds = math.ceil(remote / channels) if remote else math.ceil(it.ranks / (channels * _PER_BATCH))
-    latency = _message_latency_ns(it, remote > 0, rounds, calibration)
+    latency = _message_latency_ns(it, protocol, rounds, calibration)
     moving = 1e9 * transfer.uneven * max(up / inside, out / between) / share
     moving += _local_ns(transfer.uneven * transfer.payload_bytes / it.ranks, calibration)
     return TransferCost(
         time_ns=latency + moving,
         latency_ns=latency,
         algorithm="pairwise",
-        protocol="Simple",
+        protocol=protocol,
         ctas=ctas,
         hbm_bytes=memory_bytes("all_to_all", "pairwise", transfer.payload_bytes, it.ranks),
         scale_up_bytes=up,
@@ -230,16 +232,15 @@ def _send(
     if topology.scale_up.per_peer_bytes_per_s is not None and not topology.scale_up.switched:
         inside = min(inside, topology.scale_up.per_peer_bytes_per_s)
     crossing = it.nodes > 1
-    # NCCL src/enqueue.cc: at least two channels per peer over the network, all of NVLink inside; no part below 64 KiB.
-    most = 2 if crossing else _message_channels(it)
-    own = max(1, min(most, math.ceil(payload / 65536)))
-    ctas, share = _ctas(own, transfer, settings)
-    latency = _message_latency_ns(it, crossing, 1, calibration)
+    each, most, protocol = nccl.channels_of_message(it, payload)
+    ctas, share = _ctas(each, transfer, settings)
+    share *= each / most * _message_share(protocol)
+    latency = _message_latency_ns(it, protocol, 1, calibration)
     return TransferCost(
         time_ns=latency + 1e9 * payload / (between if crossing else inside) / share,
         latency_ns=latency,
         algorithm="direct",
-        protocol="Simple",
+        protocol=protocol,
         ctas=ctas,
         hbm_bytes=memory_bytes("send", "direct", payload, 2),
         scale_up_bytes=0.0 if crossing else payload,
