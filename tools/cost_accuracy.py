@@ -2,8 +2,8 @@
 
     python tools/cost_accuracy.py
 
-Reads ../shared/facts. The constants under test are those that are committed (tools/fit_costs.py prints them again); rows that they
-were fitted on are not counted. It measures, and decides nothing.
+Reads ../shared/facts. The constants under test are the committed ones (tools/fit_costs.py prints them again); rows that they were
+fitted on are not counted. It measures, and decides nothing.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ def nccl_errors(system: str, collectives: tuple[str, ...], calibration: Calibrat
 
 
 def fabric_of_eight_nodes() -> float:
-    """How many times less than line rate the fabric of the 8-node table carried: largest dispatch on 24 SMs, as the facts have it."""
+    """How many times less than line rate the network of the 8-node rows carried: their largest dispatch on 24 SMs."""
     row = max((row for row in expert_rows() if row.nodes == 8 and row.sms == 24), key=_dispatch_size)
     routing, scale_out = row.transfer.routing, machine(row.system).scale_out
-    assert routing is not None and scale_out is not None
+    assert routing is not None
+    assert scale_out is not None
     _, outside = expert_parallel_domain_bytes(row.transfer.payload_bytes, routing.topk, routing.experts, row.transfer.placed)
     return round(scale_out.bytes_per_s / (outside / (row.us * 1e-6)), 2)
 
@@ -155,8 +156,9 @@ def nccl_section() -> list[str]:
     lines = [
         "## Time of collectives by NCCL",
         "",
-        "Isolated time against nccl-tests in one NVLink domain, from 1 MiB to 512 MiB. `as it is`: NCCL 2.30.7's own tuning model, from its",
-        "source. `fitted`: with three constants per generation found on 2 and 4 GPUs (GB200: on 2); rows here are of 8 GPUs (GB200: of 4).",
+        "Isolated time against nccl-tests in one NVLink domain, from 1 MiB to 512 MiB. `as it is`: NCCL 2.30.7's own tuning",
+        "model, from its source. `fitted`: with three constants per generation found on 2 and 4 GPUs (GB200: 2); these rows are",
+        "of 8 GPUs (GB200: of 4, the largest group in the table).",
         "Error: median and 90th percentile of |model / measured - 1|, and the median with its sign, in percent.",
         "The all-to-all has no cost in NCCL: that of `as it is` is underlap's own without constants.",
         "",
@@ -187,9 +189,9 @@ def expert_section() -> list[str]:
     lines = [
         "## Time of dispatch and combine by SMs and nodes",
         "",
-        "DeepEP with its exchange of counts, from 1024 tokens, on 4 to 24 SMs, without those rows that the constants were fitted on.",
-        f"The network of the 8-node rows carried {fabric} times less than its line rate, which no figure of the source explains: those rows",
-        "stand once as on a network without that limit, and once with it (found on one dispatch, judged on all).",
+        "DeepEP with its exchange of counts, from 1024 tokens, on 4 to 24 SMs, without the rows that constants were fitted on.",
+        f"The network of the 8-node rows carried {fabric} times less than its line rate, which no figure of the source explains:",
+        "those rows stand once as on a network without that limit, and once with it (found on one dispatch, judged on all).",
         "",
         *_table("System, nodes", "Kind", "Rows", "median", "p90", "worst", "within 25 %"),
     ]
@@ -208,11 +210,12 @@ def contention_section() -> list[str]:
     lines = [
         "## What compute and communication cost each other",
         "",
-        f"A product of 132 tiles on the 132 SMs of an H100, beside a collective on 13 of them: {full_wave_slowdown():.2f} times as long",
-        "(pytorch/pytorch#143988: 2 times).",
+        f"A product of 132 tiles on the 132 SMs of an H100, beside a collective on 13 of them: {full_wave_slowdown():.2f} times",
+        "as long (pytorch/pytorch#143988: 2 times).",
         "",
-        "Share of the ideal speedup on MI300X, mean over products beside all-gathers and all-to-alls; measured: ConCCL, arXiv 2412.14335.",
-        "The order holds. The amounts do not: caches, power and the start of kernels are not modeled.",
+        "Share of the ideal speedup on MI300X, mean over products beside all-gathers and all-to-alls; measured: ConCCL, arXiv",
+        "2412.14335 (other kernels and sizes, so only the order is compared).",
+        "The order holds. The amounts do not: caches, power and the rates of concurrent kernels are not modeled.",
         "",
         *_table("Way", "model", "measured"),
         *(

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cost.machines import BY_ARCHITECTURE, dgx_a100, dgx_h100, link, mi300x, processor
@@ -103,22 +103,20 @@ def test_a_larger_exchange_never_takes_less(collective: str, span: tuple[int, in
     assert small <= large
 
 
-@given(collective=st.sampled_from(("all_reduce", "all_gather", "reduce_scatter")), span=SPANS, power=st.integers(6, 33))
+@given(collective=st.sampled_from(("all_reduce", "all_gather", "reduce_scatter")), span=SPANS, nbytes=SIZES)
 def test_the_chosen_algorithm_is_the_quickest_by_the_tuners_own_estimate(
-    collective: str, span: tuple[int, int], power: int
+    collective: str, span: tuple[int, int], nbytes: float
 ) -> None:
-    # Just below a power of two the correction of trees is NCCL's own; elsewhere prices hold it monotone.
-    nbytes = 2.0**power - 1
+    # Trees apart: their prices are held monotone, above the estimate that NCCL chooses by.
     chosen = price(transfer(collective, nbytes, span), dgx_h100(), calibration=UNCALIBRATED)
-    for algorithm, protocol in itertools.product(("tree", "ring", "nvls", "nvls_tree"), ("LL", "LL128", "Simple")):
+    for algorithm, protocol in itertools.product(("ring", "nvls"), ("LL", "LL128", "Simple")):
         try:
             other = price(
                 transfer(collective, nbytes, span, algorithm=algorithm, protocol=protocol), dgx_h100(), calibration=UNCALIBRATED
             )
         except OptionError:
             continue
-        assume(algorithm not in ("tree", "nvls_tree"))
-        assert chosen.time_ns <= other.time_ns * (1 + 1e-9)
+        assert chosen.algorithm in ("tree", "nvls_tree") or chosen.time_ns <= other.time_ns * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("collective", [*COLLECTIVES, "dispatch", "combine"])

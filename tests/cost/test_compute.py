@@ -138,6 +138,15 @@ def test_what_is_unknown_of_a_processor_is_named_or_refused() -> None:
         price(Gemm(m=1, n=1, k=1), H100, sms=200)
 
 
+def test_vectors_without_a_known_peak_are_bound_by_memory_and_say_so() -> None:
+    matrix_only = msgspec.structs.replace(H100, peak_flops={"bf16": 989e12})
+    cost = price(Stream(read_bytes=1e6, write_bytes=1e6, flops=1e12), matrix_only)
+
+    assert cost.time_ns == price(Stream(read_bytes=1e6, write_bytes=1e6), matrix_only).time_ns
+    assert cost.assumptions == ("a hopper GPU has no peak for fp32: work on vectors taken as bound by memory alone",)
+    assert price(Stream(read_bytes=1e6, write_bytes=1e6, flops=1e12), H100).compute_ns > 1e7
+
+
 def test_ten_thousand_works_are_priced_in_well_under_a_second() -> None:
     draw = random.Random(7)
     works: list[ComputeWork] = []

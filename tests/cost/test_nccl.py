@@ -79,6 +79,26 @@ def test_the_search_gives_the_graphs_seen_in_logs(
     assert it.nvls is None if nvls is None else it.nvls == pytest.approx(nvls)
 
 
+def test_the_logarithmic_all_gather_is_as_worked_out_by_hand() -> None:
+    # One rank per node: 8 + 6 rounds of 14 / 3.5 + 2.8 x 64 us, at three quarters of a NIC's 48 GB/s.
+    it, _ = communicator(dgx_h100(), (1, 64), Settings())
+    (pat,) = (one for one in nccl.candidates(it, "all_gather") if one.algorithm == "pat")
+
+    assert pat.latency_us == pytest.approx(8 + 6 * 14 / 3.5 + 2.8 * 64)
+    assert pat.algorithm_bandwidth == pytest.approx(0.75 * 48)
+
+
+def test_a_broadcast_goes_round_one_ring_or_pays_for_every_rank() -> None:
+    inside, _ = communicator(dgx_h100(), (8, 1), Settings())
+    between, _ = communicator(dgx_h100(), (8, 2), Settings())
+
+    assert [one.latency_us for one in nccl.candidates(inside, "broadcast")] == pytest.approx([6.6 + 0.6, 14 + 1.9, 8.4 + 3.4])
+    assert [one.latency_us for one in nccl.candidates(between, "broadcast")] == pytest.approx(
+        [6.6 + 16 * 2.7, 14 + 16 * 4.0, 8.4 + 16 * 14]
+    )
+    assert {one.algorithm for one in nccl.candidates(between, "reduce")} == {"ring"}
+
+
 def test_small_calls_take_few_channels_and_nvls_always_sixteen() -> None:
     it, _ = communicator(dgx_h100(), (8, 1), Settings())
 

@@ -195,12 +195,12 @@ def _pairwise(
     """Each pair exchanges its part directly. NCCL has no cost for it; this one is ours.
 
     One hop per work batch of peers that the channels carry at once, the slower of both links by the largest rank's share, and the
-    own part copied beside them.
+    own part copied beside them. The fewer channels of small messages cost no bandwidth: so it is on groups of 2 and 4 GPUs.
     """
     channels = nccl.message_channels(it)
-    each, most, protocol = nccl.channels_of_message(it, transfer.payload_bytes / it.ranks)
+    each, protocol = nccl.channels_of_message(it, transfer.payload_bytes / it.ranks)
     ctas, share = _ctas(min(channels, each * it.ranks), transfer, settings)
-    share *= each / most * _message_share(protocol)
+    share *= _message_share(protocol)
     local = it.ranks // it.nodes
     up, out = pairwise_links(transfer.payload_bytes, transfer.placed)
     inside, between = _rates(topology, it)
@@ -232,9 +232,9 @@ def _send(
     if topology.scale_up.per_peer_bytes_per_s is not None and not topology.scale_up.switched:
         inside = min(inside, topology.scale_up.per_peer_bytes_per_s)
     crossing = it.nodes > 1
-    each, most, protocol = nccl.channels_of_message(it, payload)
+    each, protocol = nccl.channels_of_message(it, payload)
     ctas, share = _ctas(each, transfer, settings)
-    share *= each / most * _message_share(protocol)
+    share *= _message_share(protocol)
     latency = _message_latency_ns(it, protocol, 1, calibration)
     return TransferCost(
         time_ns=latency + 1e9 * payload / (between if crossing else inside) / share,

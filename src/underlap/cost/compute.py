@@ -159,6 +159,8 @@ def price_all(
         columns[:, list(streams)] = _streams(list(streams.values()), state)
     compute, memory, traffic, tiles, ctas, waves = columns
     flops = np.array([work.flops for work in works])
+    if "fp32" not in processor.peak_flops and any(work.flops for work in streams.values()):
+        assumed = (*assumed, f"{processor.name} has no peak for fp32: work on vectors taken as bound by memory alone")
     empty = (flops == 0) & (traffic == 0)
     return ComputeCosts(
         time_ns=np.where(empty, 0.0, START_NS + np.maximum(compute, memory)),
@@ -278,7 +280,7 @@ def _streams(works: Sequence[Stream], state: _State) -> Floats:
     traffic = np.array([work.read_bytes + work.write_bytes for work in works])
     flops = np.array([work.flops for work in works])
     compute = np.zeros(len(works))
-    if flops.any():
+    if flops.any() and "fp32" in state.processor.peak_flops:  # else memory alone bounds them, as it nearly always does
         compute = 1e9 * flops / (peak_flops(state.processor, "fp32") * state.left / state.total)
     blocks = np.full(len(works), float(state.total))
     return np.stack([compute, state.memory_ns(traffic, state.left), traffic, blocks, blocks, np.ones(len(works))])
