@@ -219,6 +219,20 @@ def test_more_processors_speed_a_dispatch_up_until_the_network_is_full() -> None
     assert times[3] == times[4]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "dispatch_us", "combine_us"),
+    [(8, 77, 114), (16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369), (256, 194, 360)],
+)
+def test_low_latency_kernels_are_near_the_published_times(ranks: int, dispatch_us: float, combine_us: float) -> None:
+    # deepep.yaml of the facts, v1_low_latency: 128 tokens of 7168, top 8, FP8 out and BF16 back, on H800
+    h800 = dgx_h100(up=200e9)
+    for collective, element, us in (("dispatch", 1, dispatch_us), ("combine", 2, combine_us)):
+        cost = price(transfer(collective, 128 * 7168 * element, (8, ranks // 8), algorithm="low_latency"), h800)
+
+        assert cost.ctas == 0
+        assert cost.time_ns / 1000 == pytest.approx(us, rel=0.16)
+
+
 def test_limited_routing_sends_less_between_nodes() -> None:
     free = Routing(topk=8, experts=256)
     limited = Routing(topk=8, experts=256, domains_per_token=4)

@@ -23,7 +23,7 @@ from underlap.cost.transfer_cost import NOTHING, TransferCost, collective_links,
 from underlap.cost.work import Transfer
 from underlap.errors import OptionError
 
-OTHER_ALGORITHMS = ("pairwise", "direct", "hierarchical", "copy_engine", "symmetric")
+OTHER_ALGORITHMS = ("pairwise", "direct", "hierarchical", "copy_engine", "symmetric", "forwarded", "low_latency")
 """Beside those of NCCL's tuner (nccl.ALGORITHMS)."""
 
 _PER_BATCH = 8
@@ -79,7 +79,7 @@ def _by_algorithm(  # noqa: PLR0911 (one per kind of algorithm)
         return _copy_engine(transfer, topology, it)
     if algorithm == "symmetric":
         return _symmetric(transfer, it)
-    if transfer.collective in ("dispatch", "combine") and algorithm is None:
+    if transfer.collective in ("dispatch", "combine") and algorithm in (None, "forwarded", "low_latency"):
         return price_expert_transfer(transfer, topology, it)
     if transfer.collective == "all_to_all" and algorithm in (None, "pairwise"):
         return _pairwise(transfer, topology, settings, it, calibration)
