@@ -45,13 +45,14 @@ def faster(topology: Topology, up: float, out: float) -> Topology:
     span=SPANS,
     nbytes=SIZES,
     architecture=st.sampled_from(list(BY_ARCHITECTURE)),
+    start=st.sampled_from([0.02, 0.3, 1.0]),
     up=st.floats(1, 20),
     out=st.floats(1, 20),
 )
 def test_more_bandwidth_never_makes_a_transfer_slower(
-    collective: str, span: tuple[int, int], nbytes: float, architecture: str, up: float, out: float
+    collective: str, span: tuple[int, int], nbytes: float, architecture: str, start: float, up: float, out: float
 ) -> None:
-    topology, work = BY_ARCHITECTURE[architecture](), transfer(collective, nbytes, span)
+    topology, work = faster(BY_ARCHITECTURE[architecture](), start, start), transfer(collective, nbytes, span)
     before = price(work, topology, calibration=UNCALIBRATED)
     after = price(work, faster(topology, up, out), calibration=UNCALIBRATED)
 
@@ -97,9 +98,20 @@ def test_within_one_algorithm_a_larger_message_never_takes_less(
     assert tried >= 3
 
 
-@given(collective=st.sampled_from(("all_to_all", "dispatch", "combine")), span=SPANS, sizes=st.tuples(SIZES, SIZES))
-def test_a_larger_exchange_never_takes_less(collective: str, span: tuple[int, int], sizes: tuple[float, float]) -> None:
-    small, large = (price(transfer(collective, size, span), dgx_h100()).time_ns for size in sorted(sizes))
+@given(
+    collective=st.sampled_from(("all_to_all", "dispatch", "combine")),
+    span=SPANS,
+    sizes=st.tuples(SIZES, SIZES),
+    out=st.sampled_from([0.05, 1.0]),
+    algorithm=st.sampled_from([None, "copy_engine", "low_latency"]),
+)
+def test_a_larger_exchange_never_takes_less(
+    collective: str, span: tuple[int, int], sizes: tuple[float, float], out: float, algorithm: str | None
+) -> None:
+    if (algorithm == "copy_engine") == (collective != "all_to_all"):
+        algorithm = None
+    topology = faster(dgx_h100(), 1.0, out)
+    small, large = (price(transfer(collective, size, span, algorithm=algorithm), topology).time_ns for size in sorted(sizes))
     assert small <= large
 
 

@@ -109,6 +109,32 @@ def test_small_calls_take_few_channels_and_nvls_always_sixteen() -> None:
     assert nccl.channels_of_call(it, "nvls", "Simple", 1) == 16
 
 
+def test_an_exchange_of_eight_takes_four_channels_per_peer_and_small_messages_go_by_ll() -> None:
+    it, _ = communicator(dgx_h100(), (8, 1), Settings())
+
+    assert nccl.message_channels(it) == 32
+    assert nccl.channels_of_message(it, 2**20) == (4, False)
+    assert nccl.channels_of_message(it, 16384) == (1, True)
+    assert nccl.channels_of_message(it, 16385) == (1, False)
+    costs = [price(Transfer(collective="all_to_all", payload_bytes=8.0 * size, ranks=8), dgx_h100()) for size in (16384, 2**20)]
+    assert [(cost.protocol, cost.ctas) for cost in costs] == [("LL", 8), ("Simple", 32)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "nodes", "algorithm", "measured"),
+    [("hopper", 4, "ring", 364.9), ("blackwell", 1, "nvls", 740.6), ("blackwell", 4, "ring", 377.3), ("hopper", 1, "nvls", 480)],
+)
+def test_bus_bandwidth_of_gigabytes_is_near_what_public_runs_reach(
+    architecture: str, nodes: int, algorithm: str, measured: float
+) -> None:
+    # all-reduce of 4 to 16 GiB on 8 GPUs per node, H200 and B200, in published nccl-tests runs
+    ranks, size = 8 * nodes, 4.0 * 2**30
+    work = Transfer(collective="all_reduce", payload_bytes=size, ranks=ranks, span=(8, nodes), algorithm=algorithm)
+    cost = price(work, BY_ARCHITECTURE[architecture]())
+
+    assert 2 * (ranks - 1) / ranks * size / cost.time_ns == pytest.approx(measured, rel=0.07)
+
+
 def test_channels_over_nodes_are_those_of_public_logs() -> None:
     a100, _ = communicator(GPUS["A100"](), (8, 2), Settings())
     h100, _ = communicator(dgx_h100(), (8, 3), Settings())

@@ -312,8 +312,8 @@ def message_channels(it: Communicator) -> int:
     return int(min(64, 2 ** math.ceil(math.log2(channels_of(it)))))
 
 
-def channels_of_message(it: Communicator, nbytes: float) -> tuple[int, str]:
-    """(channels, protocol) of one message. Source: src/enqueue.cc.
+def channels_of_message(it: Communicator, nbytes: float) -> tuple[int, bool]:
+    """(channels, small enough for LL) of one message. Source: src/enqueue.cc.
 
     Inside a node a peer gets all links, over the network two channels; all peers at once have to fit. No part of a message is
     smaller than 64 KiB, and up to 16 KiB per channel go by LL.
@@ -323,7 +323,7 @@ def channels_of_message(it: Communicator, nbytes: float) -> tuple[int, str]:
     while most > 1 and most * it.ranks > all_channels:
         most //= 2
     count = int(max(1, min(most, math.ceil(nbytes / 65536))))
-    return count, "LL" if nbytes <= 16384 * count else "Simple"
+    return count, nbytes <= 16384 * count
 
 
 def tuned_time_us(it: Communicator, collective: str, candidate: Candidate, nbytes: float) -> float:
