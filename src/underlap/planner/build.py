@@ -144,8 +144,15 @@ def _recomputed(workload: Train, kind: str) -> tuple[Callable[[Draft, Shapes], N
     if workload.recompute == "full":
         return tuple(again(part) for part in _halves(kind))
     if workload.recompute == "selective":
-        return (again(context.core),)
+        return (again(_core_again),)
     return ()
+
+
+def _core_again(draft: Draft, shapes: Shapes) -> None:
+    """Its result was kept for the projection behind it (Korthikanti et al. 2022, section 5), so the new one is dropped."""
+    draft.instead = {"context": draft.buffer("context.again", shapes.tokens, shapes.context_width)}
+    context.core(draft, shapes)
+    draft.instead = {}
 
 
 # ---- between stages
