@@ -98,7 +98,7 @@ def workloads(draw: st.DrawFn, layout: Layout) -> Workload:
         )
     if kind == "prefill":
         return Prefill(batch=replicas * mbs * count, mbs=mbs, seq=64)
-    return Decode(batch=replicas * mbs * count, mbs=mbs, context=63)
+    return Decode(batch=replicas * mbs * count, mbs=mbs, context=64)
 
 
 @dataclasses.dataclass(frozen=True)
