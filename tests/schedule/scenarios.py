@@ -98,6 +98,7 @@ def workloads(draw: st.DrawFn, layout: Layout) -> Workload:
         )
     if kind == "prefill":
         return Prefill(batch=replicas * mbs * count, mbs=mbs, seq=64)
+    mbs = 2 if layout.sp else mbs  # one token each, which tp divides
     return Decode(batch=replicas * mbs * count, mbs=mbs, context=64)
 
 
