@@ -113,8 +113,8 @@ def _draft_training(draft: Draft, shapes: Shapes, kinds: Sequence[str], outside:
             weights.reduce(draft, shapes, matrices)
         draft.close(f"{name}.backward")
         if shapes.layout.schedule in SPLIT_BACKWARD:
-            for part in split_off(draft.blocks[f"{name}.backward"]):
-                draft.blocks[part.name] = part
+            for block in split_off(draft.blocks[f"{name}.backward"]):
+                draft.blocks[block.name] = block
 
     backward("head", outside["head"], ends.head_backward)
     for kind in kinds:
