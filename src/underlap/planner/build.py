@@ -162,7 +162,11 @@ RETURN = ".return"
 
 
 def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
-    """Blocks that send a task's result or receive its input, and that wait for either."""
+    """Blocks that send a task's result or receive its input, and that wait for either.
+
+    Every tp rank sends what it holds: with sequence parallelism its part, else the whole stream (Megatron can send parts there
+    too and gather them behind the border, arXiv 2104.04473, section 4.1; not planned).
+    """
     if shapes.layout.pp == 1:
         return
     forward = draft.phase
