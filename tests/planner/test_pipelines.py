@@ -18,7 +18,7 @@ from underlap.planner.pipeline import Task, tasks
 from underlap.policy import parse_policy
 from underlap.replay import Times, network, replay
 from underlap.schedule import apply, check_kept
-from underlap.workload import Train
+from underlap.workload import Decode, Train
 
 STAGES = (2, 3, 4, 5, 6)
 
@@ -220,3 +220,10 @@ def test_a_wait_for_a_send_begins_only_when_something_received_shows_that_it_has
         late = times.end_ns[built.first[role.name] + sends] > times.end_ns[built.first[role.name] + before]
         last = np.array([(rows.kind[wait:] == OpKind.WAIT).all() for wait in waits])
         assert (last | ~late).all()
+
+
+def test_a_chunk_without_layers_and_a_divided_cache_are_refused() -> None:
+    with pytest.raises(OptionError, match="chunk 0 no layers"):
+        plan(model(2), Layout(pp=2, split=(0, 2)), Train(gbs=2, mbs=1, seq=8), domain=8)
+    with pytest.raises(OptionError, match="a cache divided over ranks is not modeled"):
+        plan(model(2), Layout(cp=2), Decode(batch=2, mbs=1, context=8), domain=8)
