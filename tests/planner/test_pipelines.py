@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
+from tests.planner.test_shapes import LATENT
+from tests.schedule.scenarios import mixture
 from underlap.cost import formulas
 from underlap.errors import OptionError
 from underlap.expansion import expand
@@ -71,6 +74,20 @@ def test_every_schedule_is_valid_for_few_and_many_micro_batches(schedule: str, p
 @pytest.mark.parametrize("pp", [2, 4])
 def test_another_schedule_of_the_same_stages_keeps_bytes_and_data_dependences_of_1f1b(schedule: str, pp: int) -> None:
     check_kept(planned(layout_of("1f1b", pp), 2 * pp), planned(layout_of(schedule, pp), 2 * pp))
+
+
+@pytest.mark.parametrize("model", [mixture(shared=1, dense_layers=1), LATENT], ids=lambda model: model.name)
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_weight_gradients_put_off_keep_the_dependences_of_experts_latents_and_divided_sequences(
+    model: Model, recompute: str
+) -> None:
+    layout = Layout(dp=2, tp=2, sp=True, pp=2, ep=2 if model.experts else 1, etp=1 if model.experts else None, zero=1)
+    workload = Train(gbs=8, mbs=1, seq=64, recompute=recompute)  # type: ignore[arg-type]
+    before, after = (
+        plan(model, msgspec.structs.replace(layout, schedule=schedule), workload, domain=8) for schedule in ("1f1b", "zb-h1")
+    )
+    validate(after)
+    check_kept(before, after)
 
 
 def run(made: Plan, forward: int, backward_input: int, weight: int, message: int = 0) -> tuple[PlanNetwork, np.ndarray, Times]:

@@ -154,6 +154,7 @@ def test_pairs_go_through_layers_in_opposite_directions_and_keep_two_layers_weig
         (Layout(cp=2, context="ulysses"), "cp=ring", "use context=ring"),
         (Layout(tp=2), "ep=shared_expert", "no layer has shared experts"),
         (Layout(tp=2), "pp=async_p2p", "one stage only"),
+        (Layout(tp=2), "tp=decompose:2+split_batch", "in chunks of rows already"),
         (Layout(pp=2), "pp=delay_wgrad", "use schedule=zb-h1"),
         (Layout(dp=2), "tp=pair_forward_backward", "no layer communicates over tp"),
     ],
