@@ -2,7 +2,8 @@
 
 Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
 
-Exit codes: 0 done, 1 findings (lint), 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no failure.
+Exit codes: 0 done, 1 findings (lint), 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no
+failure.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ Example:
 @click.option("--json", "json_file", metavar="FILE", help="Write the report as JSON; '-' writes it to standard output.")
 @click.option("--force", is_flag=True, help="Replace an output file that exists.")
 @click.pass_context
-def lint(  # noqa: PLR0913 - click passes one argument per option
+def lint(
     ctx: click.Context,
     *,
     files: tuple[Path, ...],

@@ -116,9 +116,9 @@ def _override(token: Token) -> Iterator[Pair]:
 def exported(words: Sequence[Token]) -> Iterator[Pair]:
     """Variables given to a program by its launcher: `--export=ALL,A=1`, `-x A=1`, `-e A=1`, `--env A=1`, `env A=1`."""
     for token in words:
-        name, _, value = token.text.partition("=")
-        if name in ("--export", "--env", "-e", "-x", "--environment") and value:
-            for piece in value.split(","):
-                variable, equals, text = piece.partition("=")
-                if equals and (variable in catalog.VARIABLES or variable == "XLA_FLAGS"):
-                    yield Pair((variable,), text, token.line, token.certain)
+        name, equals, value = token.text.partition("=")
+        given = value.split(",") if name in ("--export", "--env", "-e", "-x", "--environment") else [token.text]
+        for piece in given if equals else ():
+            variable, _, text = piece.partition("=")
+            if variable in catalog.VARIABLES or variable == "XLA_FLAGS":
+                yield Pair((variable,), text, token.line, token.certain)

@@ -73,7 +73,7 @@ SETTINGS: list[Known] = [
         global_batch_size="gbs",
         num_experts="num_moe_experts",
         params_per_layer="",
-        bytes_per_parameter="dtype_bytes",
+        bytes_per_parameter="dtype_bytes bytes",
         lanes="num_lanes",
     ),
     _present(None, "pipeline_layout", "pipeline_model_parallel_layout"),

@@ -114,10 +114,11 @@ def _version(versions: dict[str, str], framework: str) -> str | None:
 
 
 def _notes(readings: Sequence[Reading], jobs: Sequence[JobRow]) -> list[str]:
-    notes = []
-    for reading in readings:
-        if reading.kind != "environment" and not any(job.settings for job in reading.jobs):
-            notes.append(f"{reading.file}: no setting in it is known to a rule")
+    notes = [
+        f"{reading.file}: no setting in it is known to a rule"
+        for reading in readings
+        if reading.kind != "environment" and not any(job.settings for job in reading.jobs)
+    ]
     known = {row.name for job in jobs for row in job.frameworks}
     notes += [f"{NAMES[name]} is recognized, and no rule is about it yet" for name in sorted(UNRULED) if NAMES[name] in known]
     return notes

@@ -29,6 +29,8 @@ class Pair:
     text: str
     line: int | None = None
     certain: bool = True
+    listed: bool = False
+    """Whether it was a list: its words are on lines of their own."""
 
 
 def pairs_of_json(text: str, file: str | None, *, line: int | None = None, strict: bool = True) -> list[Pair]:
@@ -77,7 +79,8 @@ def _walk(tree: Any, file: str | None, line: int | None) -> Iterator[Pair]:
             if file is None:
                 return
             raise InputError(
-                f"{file} has more than {MOST_NODES} values, or is nested deeper than {DEEPEST} levels: give a configuration of a job."
+                f"{file} has more than {MOST_NODES} values, or is nested deeper than {DEEPEST} levels: give a "
+                f"configuration of a job."
             )
         if isinstance(value, dict):
             stack += reversed([((*path, str(key)), item) for key, item in value.items()])
@@ -98,7 +101,7 @@ def _listed(path: tuple[str, ...], items: list[Any], line: int | None) -> Iterat
     """A list of words: as one text, and each word as a name that is given (`flags: [overlap_grad_reduce]`)."""
     words = [_text(item) for item in items if not isinstance(item, dict | list)]
     if words:
-        yield Pair(path, "\n".join(words), line)
+        yield Pair(path, "\n".join(words), line, listed=True)
 
 
 def _text(value: Any) -> str:
@@ -114,87 +117,100 @@ class _Open:
     path: tuple[str, ...]
     mapping: bool
     key: str | None = None
-    key_line: int | None = None
     words: list[str] = dataclasses.field(default_factory=list)
 
 
 def pairs_of_yaml(text: str, file: str) -> list[Pair]:
-    """The pairs of a YAML text, with lines. An alias counts as what it stands for, once. Raises InputError."""
-    found: list[Pair] = []
-    stack: list[_Open] = []
-    anchors: dict[str, list[Pair]] = {}
-    open_anchors: list[tuple[str, int, int, tuple[str, ...]]] = []
-    seen = 0
+    """The pairs of a YAML text, with lines. An alias counts as what it stands for. Raises InputError."""
+    stream = _Stream(file)
     try:
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            seen += 1
-            if seen > MOST_NODES or len(stack) > DEEPEST or len(found) > MOST_NODES:
-                raise InputError(
-                    f"{file} has more than {MOST_NODES} values, or is nested deeper than {DEEPEST} levels: "
-                    "give a configuration of a job."
-                )
-            line = (event.start_mark.line if event.start_mark else 0) + 1
-            if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-                path = _path(stack)
-                if event.anchor:
-                    open_anchors.append((event.anchor, len(stack), len(found), path))
-                mapping = isinstance(event, yaml.MappingStartEvent)
-                if mapping and path:
-                    found.append(Pair(path, "given", line))
-                stack.append(_Open(path, mapping))
-                # As the value of a key it is done with; as a key it names nothing.
-            elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-                closed = stack.pop()
-                if closed.words:
-                    found.append(Pair(closed.path, "\n".join(closed.words), line))
-                while open_anchors and open_anchors[-1][1] == len(stack):
-                    name, _, start, path = open_anchors.pop()
-                    anchors[name] = [
-                        dataclasses.replace(pair, path=pair.path[len(path) :]) for pair in found[start:][:MOST_NODES]
-                    ]
-                _done(stack)
-            elif isinstance(event, yaml.ScalarEvent):
-                _scalar(event.value, line, stack, found)
-            elif isinstance(event, yaml.AliasEvent):
-                path = _path(stack)
-                # Below the merge key the pairs belong to the mapping itself.
-                base = path[:-1] if path and path[-1] == "<<" else path
-                own = anchors.get(event.anchor or "", [])
-                if len(found) + len(own) > MOST_NODES:
-                    raise InputError(f"{file} unfolds into more than {MOST_NODES} values: give a configuration of a job.")
-                found += [dataclasses.replace(pair, path=(*base, *pair.path)) for pair in own]
-                _done(stack)
+            stream.take(event)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise InputError(
             f"{file} is no valid YAML{where}: correct it there, or give the file that the job really reads."
         ) from None
-    return found
+    return stream.pairs
 
 
-def _path(stack: list[_Open]) -> tuple[str, ...]:
-    """The path of the value that comes next."""
-    if not stack:
-        return ()
-    top = stack[-1]
-    return (*top.path, top.key) if top.mapping and top.key is not None else top.path
+class _Stream:
+    """Events in, pairs out. Nothing is built that could grow beyond the limits."""
 
+    def __init__(self, file: str) -> None:
+        self.pairs: list[Pair] = []
+        self._file = file
+        self._seen = 0
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, list[Pair]] = {}
+        self._open_anchors: list[tuple[str, int, int, tuple[str, ...]]] = []
 
-def _done(stack: list[_Open]) -> None:
-    if stack and stack[-1].mapping:
-        # A value ends its key; a mapping as a key is no name.
-        stack[-1].key = None if stack[-1].key is not None else ""
+    def take(self, event: Any) -> None:
+        """The next event."""
+        self._seen += 1
+        if self._seen > MOST_NODES or len(self._stack) > DEEPEST or len(self.pairs) > MOST_NODES:
+            raise InputError(
+                f"{self._file} has more than {MOST_NODES} values, or is nested deeper than {DEEPEST} levels: "
+                "give a configuration of a job."
+            )
+        line = (event.start_mark.line if event.start_mark else 0) + 1
+        if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._open(event, line, mapping=isinstance(event, yaml.MappingStartEvent))
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._close(line)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._scalar(event.value, line)
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(event.anchor or "")
 
+    def _open(self, event: Any, line: int, *, mapping: bool) -> None:
+        path = self._path()
+        if event.anchor:
+            self._open_anchors.append((event.anchor, len(self._stack), len(self.pairs), path))
+        if mapping and path:
+            self.pairs.append(Pair(path, "given", line))
+        self._stack.append(_Open(path, mapping))
 
-def _scalar(text: str, line: int, stack: list[_Open], found: list[Pair]) -> None:
-    if not stack:
-        return
-    top = stack[-1]
-    if not top.mapping:
-        top.words.append(text)
-    elif top.key is None:
-        top.key, top.key_line = text, line
-    else:
-        found.append(Pair((*top.path, top.key), text, line))
-        top.key = None
+    def _close(self, line: int) -> None:
+        closed = self._stack.pop()
+        if closed.words:
+            self.pairs.append(Pair(closed.path, "\n".join(closed.words), line, listed=True))
+        while self._open_anchors and self._open_anchors[-1][1] == len(self._stack):
+            name, _, start, path = self._open_anchors.pop()
+            self._anchors[name] = [dataclasses.replace(pair, path=pair.path[len(path) :]) for pair in self.pairs[start:]]
+        self._done()
+
+    def _alias(self, name: str) -> None:
+        path = self._path()
+        # Below the merge key the pairs belong to the mapping itself.
+        base = path[:-1] if path and path[-1] == "<<" else path
+        own = self._anchors.get(name, [])
+        if len(self.pairs) + len(own) > MOST_NODES:
+            raise InputError(f"{self._file} unfolds into more than {MOST_NODES} values: give a configuration of a job.")
+        self.pairs += [dataclasses.replace(pair, path=(*base, *pair.path)) for pair in own]
+        self._done()
+
+    def _scalar(self, text: str, line: int) -> None:
+        if not self._stack:
+            return
+        top = self._stack[-1]
+        if not top.mapping:
+            top.words.append(text)
+        elif top.key is None:
+            top.key = text
+        else:
+            self.pairs.append(Pair((*top.path, top.key), text, line))
+            top.key = None
+
+    def _path(self) -> tuple[str, ...]:
+        """The path of the value that comes next."""
+        if not self._stack:
+            return ()
+        top = self._stack[-1]
+        return (*top.path, top.key) if top.mapping and top.key is not None else top.path
+
+    def _done(self) -> None:
+        """A value ends its key; a mapping or a list that is a key itself names nothing."""
+        if self._stack and self._stack[-1].mapping:
+            self._stack[-1].key = None if self._stack[-1].key is not None else ""

@@ -1,7 +1,8 @@
 """Which files configure one program, and which are arms of a comparison.
 
-An environment belongs to every program. Files of different frameworks (a launch script and a DeepSpeed JSON) belong together.
-Two files that configure the same framework are arms of a comparison, unless the caller says that they are one.
+An environment belongs to every program. Files of different kinds or frameworks (a launch script and a DeepSpeed JSON)
+belong together. Two files of one kind that configure the same framework are arms of a comparison, unless the caller says
+that they are one.
 """
 
 from __future__ import annotations
@@ -75,12 +76,15 @@ def _name(reading: Reading, job: Job) -> str:
 
 
 def _alike(one: Reading, other: Reading) -> bool:
+    if one.kind != other.kind:
+        # A script and the file that it hands to its program.
+        return False
     mine = {framework for job in one.jobs for framework in job.frameworks}
     theirs = {framework for job in other.jobs for framework in job.frameworks}
     if mine or theirs:
         return bool(mine & theirs)
     settings = [{setting.name for job in reading.jobs for setting in job.settings} for reading in (one, other)]
-    return one.kind == other.kind and settings[0] == settings[1]
+    return settings[0] == settings[1]
 
 
 def _merged(

@@ -7,16 +7,11 @@ from underlap.lint.settings import Settings
 
 def fsdp(settings: Settings) -> tuple[str, ...]:
     """Settings that show that parameters are sharded by an FSDP; none where nothing shows it."""
-    for name in ("use_megatron_fsdp", "use_torch_fsdp2"):
-        if settings.on(name):
-            return (name,)
-    if (settings.word("strategy") or "").startswith("fsdp"):
-        return ("strategy",)
-    if settings.word("distributed_type") == "fsdp":
-        return ("distributed_type",)
-    for name in ("fsdp_version", "fsdp_forward_prefetch", "fsdp_backward_prefetch", "reshard_after_forward"):
-        if settings.given(name):
-            return (name,)
+    switched = [name for name in ("use_megatron_fsdp", "use_torch_fsdp2") if settings.on(name)]
+    named = [name for name in ("strategy", "distributed_type") if (settings.word(name) or "").startswith("fsdp")]
+    tuned = ("fsdp_version", "fsdp_forward_prefetch", "fsdp_backward_prefetch", "reshard_after_forward")
+    if shown := [*switched, *named, *(name for name in tuned if settings.given(name))]:
+        return (shown[0],)
     if settings.given("fsdp_config") and settings.word("fsdp_config") == "given" and not settings.uses("megatron", "deepspeed"):
         return ("fsdp_config",)
     degree = settings.number("data_parallel_shard_degree")

@@ -18,7 +18,7 @@ from underlap.lint import arguments, catalog, shell
 from underlap.lint.catalog import Kind
 from underlap.lint.devices import capability_of, is_amd
 from underlap.lint.documents import Pair, pairs_of_json, pairs_of_toml, pairs_of_yaml
-from underlap.lint.environment import looks_like_dump, pairs_of_dump, pairs_of_mapping
+from underlap.lint.environment import ALSO_READ, looks_like_dump, pairs_of_dump, pairs_of_mapping
 from underlap.lint.settings import Place, Setting, value_of
 
 LARGEST = 4_000_000
@@ -56,7 +56,8 @@ def read_file(path: Path) -> Reading:
     suffix = path.suffix.lower()
     if suffix == ".py":
         raise InputError(
-            f"{path} is Python: underlap does not run it. Give the configuration it writes (YAML, JSON, TOML), or the launch script."
+            f"{path} is Python: underlap does not run it. Give the configuration it writes (YAML, JSON, TOML), or the "
+            f"launch script."
         )
     if "\0" in text:
         raise UnreadableError(f"{path} is binary: give a script, a configuration as text, or an environment by --env.")
@@ -102,6 +103,8 @@ def _text_of(path: Path) -> str:
             content = stream.read(LARGEST + 1)
     except OSError as error:
         raise UnreadableError(f"Cannot read {path}: {error.strerror or 'it failed'}. Name a file that you may read.") from None
+    except UnreadableError:
+        raise
     except ValueError:
         raise UnreadableError("A path has a character that no file name may have: name a file.") from None
     if len(content) > LARGEST:
@@ -117,11 +120,13 @@ def _all_assignments(text: str) -> bool:
     return bool(lines) and all(re.fullmatch(r"[A-Za-z_]\w*=[^ ()]*|[A-Za-z_]\w*=(\"[^\"]*\"|'[^']*')", line) for line in lines)
 
 
+_TOLD = frozenset(catalog.VARIABLES) | ALSO_READ
+
 # --- scripts -----------------------------------------------------------------------------------------------------------
 
 
 def _script(name: str, text: str) -> Reading:
-    script = shell.read(text)
+    script = shell.read(text, _TOLD)
     facts = _Facts.of(_directives(text), text)
     inner = [
         pairs_of_json(body, None, line=line, strict=False) for body, line in script.documents if body.lstrip().startswith("{")
@@ -198,7 +203,7 @@ def _programs(launch: shell.Launch) -> Iterator[tuple[str, str]]:
             continue
         for pattern, framework in _PROGRAMS:
             if pattern.search(token.text):
-                yield framework, f"its launcher on line {launch.line}"
+                yield framework, f"from its launcher on line {launch.line}"
 
 
 # --- documents ---------------------------------------------------------------------------------------------------------
@@ -212,8 +217,8 @@ def _document(name: str, kind: str, pairs: list[Pair], text: str) -> Reading:
     own = _job(_named_variables(pairs), name, text, kind=kind)
     jobs = []
     for pair in commands:
-        line = pair.text if pair.path[-1] in ("run", "script") or "\n" not in pair.text else _as_command(pair.text)
-        read = shell.read(line)
+        line = shlex.join(pair.text.split("\n")) if pair.listed and not _is_script(pair.text) else pair.text
+        read = shell.read(line, _TOLD)
         for launch in read.launches:
             job = _launched(name, launch, _variables_of(pairs), _Facts.of([], ""))
             if job is not None:
@@ -221,14 +226,10 @@ def _document(name: str, kind: str, pairs: list[Pair], text: str) -> Reading:
     return Reading(file=name, kind=kind, jobs=jobs or [own])
 
 
-def _as_command(text: str) -> str:
-    """A list of words, or a script of several lines: a list has no blanks at the ends of its lines' commands."""
+def _is_script(text: str) -> bool:
+    """Whether the items of a list are the lines of a script, or a single one; else they are the words of one command."""
     words = text.split("\n")
-    return (
-        text
-        if any(word.endswith(("\\", ";", "&&")) or word.startswith(("#", "export ")) for word in words)
-        else shlex.join(words)
-    )
+    return len(words) == 1 or any(word.endswith(("\\", ";", "&&")) or word.startswith(("#", "export ")) for word in words)
 
 
 def _variables_of(pairs: list[Pair]) -> list[Pair]:
@@ -247,7 +248,7 @@ def _named_variables(pairs: list[Pair]) -> list[Pair]:
             if name.text in catalog.VARIABLES or name.text == "XLA_FLAGS":
                 found.append(Pair((name.text,), pair.text, pair.line))
             name = None
-        elif "\n" in pair.text or last in ("flags", "features", "environment", "env"):
+        elif pair.listed:
             found += _words_of_list(pair)
         found.append(pair)
     return found
@@ -330,7 +331,7 @@ def _job(
             others.add(hash((pair.path, pair.text)))
             continue
         known, spelling, depth = found
-        if pair.text == "given" and known.kind is not Kind.PRESENT:
+        if (pair.text == "given" and known.kind is not Kind.PRESENT) or (pair.listed and known.kind is not Kind.WORD):
             continue
         place = Place(file=file, line=pair.line)
         spelled = spelling.rpartition(".")[2] if depth == 1 else spelling
@@ -338,7 +339,7 @@ def _job(
         settings.append(Setting(name=known.name, spelled=spelled, value=value, place=place, certain=pair.certain, depth=depth))
         hint = catalog.hint_of(known, spelling)
         if hint is not None and value not in (None, "none"):
-            hints.setdefault(hint, f"by {spelled} ({place})")
+            hints.setdefault(hint, f"from {spelled} ({place})")
     if not frameworks:
         frameworks = hints
     elif "deepspeed" in hints or "xla" in hints:

@@ -68,6 +68,8 @@ class Rule:
     limit: bool = False
     """True: not a mistake, but a limit of what is switched on. It is said, and is no finding."""
     explains: Explains | None = None
+    frameworks: tuple[str, ...] = ()
+    """Where given, it is about these only; it is also looked at where no framework was recognized."""
     product: str | None = None
     """Whose version decides."""
     since: str | None = None
@@ -76,6 +78,8 @@ class Rule:
     def applies(self, settings: Settings) -> bool:
         """Whether the settings say anything that the rule is about, in a version that it holds for."""
         if not any(settings.mentioned(name) for name in self.about):
+            return False
+        if self.frameworks and settings.frameworks and not settings.uses(*self.frameworks):
             return False
         version = settings.versions.get(self.product or "")
         if version is None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
+from underlap.lint.shell_arithmetic import evaluate
 from underlap.lint.shell_words import Form, Lexer, Part, Word
 
 UNKNOWN = "\x00"
@@ -18,7 +19,7 @@ DEEPEST = 5
 """Scripts within words (`bash -c`), variables within defaults."""
 MOST_WORDS = 20_000
 """Words of one program; expansions that grow beyond are cut and called unknown."""
-LONGEST_VALUE = 1_000_000
+LONGEST_VALUE = 100_000
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _EXPORTING = {"export", "declare", "typeset", "local", "readonly"}
 _OPENING = {"if", "for", "while", "until", "case", "select"}
@@ -26,8 +27,8 @@ _CLOSING = {"fi", "done", "esac"}
 _PASSED_OVER = {"then", "else", "elif", "do", "{", "}", "!", "time", "nohup", "exec", "eval", "command", "builtin"}
 _QUIET = {
     "echo", "printf", "cat", "grep", "sed", "awk", "mkdir", "cd", "ls", "rm", "cp", "mv", "pip", "pip3", "apt", "apt-get", "git",
-    "source", ".", "set", "shopt", "test", "[", "[[", "module", "sleep", "kill", "pkill", "read", "trap", "wait", "exit", "return",
-    "nvidia-smi", "curl", "wget", "tee", "chmod", "tail", "head", "alias", "ulimit", "scontrol",
+    "source", ".", "set", "shopt", "test", "[", "[[", "module", "sleep", "kill", "pkill", "read", "trap", "wait", "exit",
+    "return", "nvidia-smi", "curl", "wget", "tee", "chmod", "tail", "head", "alias", "ulimit", "scontrol",
 }  # fmt: skip
 _SHELLS = {"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"}
 
@@ -74,6 +75,7 @@ class _State:
     launches: list[Launch] = dataclasses.field(default_factory=list)
     documents: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     expanded: set[str] = dataclasses.field(default_factory=set)
+    told: Collection[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +91,9 @@ class Script:
     """What is exported at the end."""
 
 
-def read(text: str) -> Script:
-    """Read a script."""
-    state = _State()
+def read(text: str, variables: Collection[str]) -> Script:
+    """Read a script. Of its exports only those of the names in `variables` are told."""
+    state = _State(told=variables)
     _run(Lexer(text).words(), state, nested=0)
     leftovers = [
         token
@@ -151,6 +153,32 @@ def _array_end(words: list[Word], at: int) -> int:
 
 def _command(command: list[Word], state: _State, *, guarded: bool, nested: int) -> bool:
     """Follow one command; whether it was a test that decides about the next."""
+    command = _past_keywords(command, state)
+    if not command:
+        return False
+    certain = state.depth == 0 and not guarded
+    first = command[0].bare or ""
+    if first in ("[", "test", "((") or first.startswith("[["):
+        return True
+    if first in _EXPORTING:
+        _assignments(command[1:], state, certain=certain, export=first == "export")
+    elif first == "unset":
+        for word in command[1:]:
+            if (name := word.plain) is not None:
+                _unset(name, state, certain=certain, line=word.line)
+    elif first == "set":
+        state.export_all |= any((word.plain or "").startswith("-a") for word in command[1:])
+    else:
+        taken = _leading_assignments(command)
+        if taken == len(command):
+            _assignments(command, state, certain=certain, export=False)
+        else:
+            _launch(command[taken:], command[:taken], state, certain=certain, nested=nested)
+    return False
+
+
+def _past_keywords(command: list[Word], state: _State) -> list[Word]:
+    """The command after `then`, `do` and the like; nothing where the rest is a list of words or a pattern."""
     at = 0
     while at < len(command) and (keyword := command[at].bare) is not None and keyword in _PASSED_OVER | _OPENING | _CLOSING:
         if keyword in _OPENING:
@@ -158,34 +186,11 @@ def _command(command: list[Word], state: _State, *, guarded: bool, nested: int) 
             if keyword in ("for", "select") and at + 1 < len(command) and (name := command[at + 1].bare):
                 state.variables[name] = _Value([Token(UNKNOWN, True, command[at].line)])
             if keyword in ("for", "select", "case"):
-                return False
+                return []
         elif keyword in _CLOSING:
             state.depth = max(0, state.depth - 1)
         at += 1
-    command = command[at:]
-    if not command:
-        return False
-    certain = state.depth == 0 and not guarded
-    first = command[0].bare or ""
-    if first in ("[", "[[", "test", "((") or first.startswith("[["):
-        return True
-    if first in _EXPORTING:
-        _assignments(command[1:], state, certain=certain, export=first == "export")
-        return False
-    if first == "unset":
-        for word in command[1:]:
-            if (name := word.plain) is not None:
-                _unset(name, state, certain=certain, line=word.line)
-        return False
-    if first == "set":
-        state.export_all |= any((word.plain or "").startswith("-a") for word in command[1:])
-        return False
-    taken = _leading_assignments(command)
-    if taken == len(command):
-        _assignments(command, state, certain=certain, export=False)
-        return False
-    _launch(command[taken:], command[:taken], state, certain=certain, nested=nested)
-    return False
+    return command[at:]
 
 
 def _leading_assignments(command: list[Word]) -> int:
@@ -282,9 +287,12 @@ def _assign(name: str, value: _Value, state: _State, *, append: bool, certain: b
 
 
 def _environment(state: _State) -> dict[str, Token | None]:
-    found: dict[str, Token | None] = dict(state.unset)
-    for name, value in state.variables.items():
-        if value.exported and not value.array:
+    found: dict[str, Token | None] = {}
+    for name in state.told:
+        if name in state.unset:
+            found[name] = state.unset[name]
+        value = state.variables.get(name)
+        if value is not None and value.exported and not value.array:
             certain = all(token.certain for token in value.words) and len(value.words) == 1
             found[name] = dataclasses.replace(_joined(value.words, value.words[0].line), certain=certain) if value.words else None
     return found
@@ -302,7 +310,7 @@ def _launch(command: list[Word], prefix: list[Word], state: _State, *, certain: 
     if words[0].text.rsplit("/", 1)[-1] in _QUIET:
         return
     environment = _environment(state)
-    inner = _State(variables={}, depth=state.depth)
+    inner = _State(depth=state.depth, told=state.told)
     _assignments(prefix, inner, certain=True, export=True)
     for name, value in inner.variables.items():
         environment[name] = value.words[0] if len(value.words) == 1 else None
@@ -315,6 +323,7 @@ def _launch(command: list[Word], prefix: list[Word], state: _State, *, certain: 
             },
             unset=dict(state.unset),
             depth=0 if certain else 1,
+            told=state.told,
         )
         _run(Lexer(text.text, text.line).words(), below, nested=nested + 1)
         state.launches += below.launches
@@ -346,7 +355,7 @@ def _expand(word: Word, state: _State, *, nested: int, split: bool = True) -> li
     current: Token | None = None
     for part in word.parts:
         for position, text in enumerate(_expanded(part, state, nested=nested)):
-            fresh = [Token(text.text, text.certain, word.line)]
+            fresh = [Token(text.text, text.certain, text.line or word.line)]
             if part.form is Form.VARIABLE and split and (not part.quoted):
                 fresh = list(_split(text)) or ([] if not text.text.strip() else fresh)
                 fresh = [dataclasses.replace(token, line=text.line if text.line else word.line) for token in fresh]
@@ -361,6 +370,8 @@ def _expand(word: Word, state: _State, *, nested: int, split: bool = True) -> li
                     current = Token(current.text + token.text, current.certain and token.certain, current.line)
     if current is not None:
         pieces.append(current)
+    if not split:
+        return pieces
     return [piece for token in pieces for piece in (_split(token) if _is_pair(token.text) else (token,))]
 
 
@@ -407,68 +418,7 @@ def _variable(text: str, state: _State, *, nested: int) -> list[Token]:
     return [Token(UNKNOWN, True, 0)]
 
 
-_TERM = re.compile(r"\s*(\$?\{?[A-Za-z_]\w*\}?|\d+|[-+*/%()])")
-
-
 def _arithmetic(text: str, state: _State, *, nested: int) -> str:
-    """The value of an expression of + - * / % and brackets, or UNKNOWN."""
-    terms: list[str] = []
-    at = 0
-    text = text.strip()
-    while at < len(text):
-        found = _TERM.match(text, at)
-        if found is None or len(terms) > 200:
-            return UNKNOWN
-        term = found[1].strip("${}")
-        if term and (term[0].isalpha() or term[0] == "_"):
-            term = _joined(_variable(term, state, nested=nested + 1), 0).text.strip()
-            if not re.fullmatch(r"\d{1,12}", term):
-                return UNKNOWN
-        terms.append(term)
-        at = found.end()
-    try:
-        return str(_Sum(terms).value())
-    except (ValueError, IndexError, ZeroDivisionError):
-        return UNKNOWN
-
-
-class _Sum:
-    """An expression of integers, by recursive descent; 200 terms at most."""
-
-    def __init__(self, terms: Iterable[str]) -> None:
-        self._terms = [*terms, ""]
-        self._at = 0
-
-    def value(self) -> int:
-        result = self._sum()
-        if self._terms[self._at] != "":
-            raise ValueError
-        return result
-
-    def _sum(self) -> int:
-        result = self._product()
-        while (sign := self._terms[self._at]) in ("+", "-"):
-            self._at += 1
-            result = result + self._product() if sign == "+" else result - self._product()
-        return result
-
-    def _product(self) -> int:
-        result = self._atom()
-        while (sign := self._terms[self._at]) in ("*", "/", "%"):
-            self._at += 1
-            right = self._atom()
-            result = result * right if sign == "*" else result // right if sign == "/" else result % right
-            if abs(result) > 10**18:
-                raise ValueError
-        return result
-
-    def _atom(self) -> int:
-        term = self._terms[self._at]
-        self._at += 1
-        if term == "(":
-            result = self._sum()
-            if self._terms[self._at] != ")":
-                raise ValueError
-            self._at += 1
-            return result
-        return int(term)
+    """The value of an expression, or UNKNOWN."""
+    value = evaluate(text, lambda name: _joined(_variable(name, state, nested=nested + 1), 0).text)
+    return UNKNOWN if value is None else str(value)

@@ -193,22 +193,22 @@ class Lexer:
         if text[at] == "`":
             end = text.find("`", at + 1)
             return self._advance(Part(Form.UNKNOWN, "", quoted), len(text) if end < 0 else end + 1)
-        if text.startswith("$((", at):
-            end = self._closing(at + 1, "(", ")")
-            return self._advance(Part(Form.ARITHMETIC, text[at + 3 : max(at + 3, end - 2)], quoted), end)
         if text.startswith("$(", at):
-            return self._advance(Part(Form.UNKNOWN, "", quoted), self._closing(at + 1, "(", ")"))
+            end = self._closing(at + 1, "(", ")")
+            inner = text[at + 3 : max(at + 3, end - 2)]
+            found = Part(Form.ARITHMETIC, inner, quoted) if text.startswith("((", at + 1) else Part(Form.UNKNOWN, "", quoted)
+            return self._advance(found, end)
         if text.startswith("${", at):
             end = self._closing(at + 1, "{", "}")
             return self._advance(Part(Form.VARIABLE, text[at + 2 : max(at + 2, end - 1)], quoted), end)
         end = at + 1
         if end < len(text) and text[end] in "@*#?$!-0123456789":
-            return self._advance(Part(Form.VARIABLE, text[end], quoted), end + 1)
-        while end < len(text) and text[end] in _NAME:
             end += 1
-        if end == at + 1:
-            return self._advance(Part(Form.TEXT, "$", quoted), end)
-        return self._advance(Part(Form.VARIABLE, text[at + 1 : end], quoted), end)
+        else:
+            while end < len(text) and text[end] in _NAME:
+                end += 1
+        found = Part(Form.TEXT, "$", quoted) if end == at + 1 else Part(Form.VARIABLE, text[at + 1 : end], quoted)
+        return self._advance(found, end)
 
     def _closing(self, at: int, opening: str, closing: str) -> int:
         """One past the bracket that closes the one at `at`."""

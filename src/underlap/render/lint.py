@@ -50,7 +50,7 @@ def _frameworks(job: JobRow, *, several: bool) -> list[str]:
     if not job.frameworks:
         return _wrapped(f"framework{where}: none recognized, so only rules about the environment and the layout apply{device}")
     named = [
-        f"{row.name}, {row.how}; " + (f"version {row.version}" if row.version else "version unknown: rules hold as each says")
+        f"{row.name} {row.how}; " + (f"version {row.version}" if row.version else "version unknown: rules hold as each says")
         for row in job.frameworks
     ]
     return _wrapped(f"framework{where}: assumed " + ", and ".join(named) + device)
@@ -62,6 +62,8 @@ def _finding(finding: LintFinding, word: str, *, several: bool) -> list[str]:
     if finding.settings:
         rows += _wrapped(f"set: {_settings(finding.settings)}", indent=2)
     rows += _wrapped(f"why: {finding.reason}", indent=2)
+    if word == "limit":
+        return rows + [f"  source: {source}" for source in finding.sources[:1]]
     rows += _wrapped(f"change: {finding.change}", indent=2)
     rows += _wrapped(f"price: {finding.price}", indent=2)
     rows += _wrapped(f"holds for: {finding.holds_for}", indent=2)

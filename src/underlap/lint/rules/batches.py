@@ -27,7 +27,8 @@ RULES = (
     Rule(
         id="batch-divides",
         says="the global batch does not divide into micro-batches",
-        reason="every data-parallel rank gets the same number of micro-batches: the global batch has to be a multiple of micro-batch "
+        reason="every data-parallel rank gets the same number of micro-batches: the global batch has to be a multiple "
+        "of micro-batch "
         "size x data parallel size",
         change="another global batch, micro-batch, or number of ranks",
         price="none",

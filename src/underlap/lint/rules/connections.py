@@ -11,7 +11,7 @@ from underlap.lint.rule import Answer, Explains, Match, Rule, Undecided
 from underlap.lint.settings import Settings
 
 NAME = "CUDA_DEVICE_MAX_CONNECTIONS"
-_HELD = ("serialized", "serialized_or_dependent", "dependent", "queued_behind", "too_little_compute", "late_launch")
+_HELD = ("serialized", "serialized_or_dependent", "dependent", "queued_behind")
 
 
 def _one(settings: Settings) -> bool:
@@ -56,9 +56,6 @@ def _experts(settings: Settings) -> Answer:
 
 
 def _ordered(settings: Settings) -> Answer:
-    if not settings.uses("megatron") and settings.frameworks:
-        return None
-    # Asked by name, so that they count as checked.
     size = max(settings.number("tp") or 1, settings.number("cp") or 1)
     if size <= 1 or layout.fsdp(settings) or settings.on("overlap_moe_expert_parallel_comm") or settings.amd:
         return None
@@ -89,9 +86,11 @@ RULES = (
     Rule(
         id="connections-fsdp",
         says="one hardware queue, and FSDP needs more",
-        reason="FSDP gathers and reduces on streams of their own; with one queue kernels start in launch order, so reduce-scatters "
+        reason="FSDP gathers and reduces on streams of their own; with one queue kernels start in launch order, so "
+        "reduce-scatters "
         "and compute run one after the other",
-        change="unset CUDA_DEVICE_MAX_CONNECTIONS, or set it to 8 (the default), 16 or 32; look who sets it (launcher, Ray, container)",
+        change="unset CUDA_DEVICE_MAX_CONNECTIONS, or set it to 8 (the default), 16 or 32; look who sets it (launcher, "
+        "Ray, container)",
         price="none without Megatron's tensor or context parallelism; with it up to Hopper, that loses its launch order",
         holds_for="CUDA devices of any generation; PyTorch FSDP1 and FSDP2, Megatron-FSDP (which refuses to start)",
         sources=(
@@ -108,7 +107,8 @@ RULES = (
     Rule(
         id="connections-dp",
         says="one hardware queue, and the overlap of data parallelism needs more",
-        reason="gradients and parameters travel on a stream of their own; with one queue later compute waits until the collective "
+        reason="gradients and parameters travel on a stream of their own; with one queue later compute waits until the "
+        "collective "
         "launched before it is over",
         change="unset CUDA_DEVICE_MAX_CONNECTIONS, or set it to 8 (the default) or more",
         price="none without tensor or context parallelism, or on Blackwell",
@@ -154,13 +154,15 @@ RULES = (
         },
         silent={
             "train.sh": "export CUDA_DEVICE_MAX_CONNECTIONS=32\n"
-            "torchrun pretrain_gpt.py --expert-model-parallel-size 16 --overlap-moe-expert-parallel-comm\n"
+            "torchrun pretrain_gpt.py --expert-model-parallel-size 16 --moe-token-dispatcher-type alltoall "
+            "--overlap-moe-expert-parallel-comm\n"
         },
     ),
     Rule(
         id="connections-order",
         says="more than one hardware queue, and tensor or context parallelism needs exactly one",
-        reason="the collective has to get its multiprocessors before the matrix product launched after it takes them all; only one "
+        reason="the collective has to get its multiprocessors before the matrix product launched after it takes them "
+        "all; only one "
         "queue keeps that order",
         change="export CUDA_DEVICE_MAX_CONNECTIONS=1",
         price="streams of data parallelism then overlap less",
@@ -170,6 +172,7 @@ RULES = (
             "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
         ),
         about=("tp", "cp"),
+        frameworks=("megatron",),
         check=_ordered,
         explains=Explains(causes=_HELD, collectives=("all_gather", "reduce_scatter", "all_reduce"), axes=("tp", "cp")),
         fires={"job.yaml": "arch: 9\ntensor_model_parallel_size: 2\nenv: {CUDA_DEVICE_MAX_CONNECTIONS: 8}\n"},
@@ -178,7 +181,8 @@ RULES = (
     Rule(
         id="timing-connections",
         says="NCCL timing events and one hardware queue: together they end all overlap",
-        reason="an event with timing between kernels of a single queue makes the next kernel wait; either variable alone does less "
+        reason="an event with timing between kernels of a single queue makes the next kernel wait; either variable "
+        "alone does less "
         "(timing alone nothing, one queue alone reduce-scatters)",
         change="unset TORCH_NCCL_ENABLE_TIMING outside of measurements, or raise CUDA_DEVICE_MAX_CONNECTIONS",
         price="no per-collective times from PyTorch while it is unset",

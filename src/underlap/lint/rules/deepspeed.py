@@ -58,7 +58,8 @@ RULES = (
         reason="logged calls are synchronized so that they can be timed; in the report the mere presence of the block was enough",
         change="remove the comms_logger block",
         price="no communication log",
-        holds_for="enabled: any DeepSpeed with the logger; present but not enabled: as reported for 0.7.7, newer versions not checked",
+        holds_for="enabled: any DeepSpeed with the logger; present but not enabled: as reported for 0.7.7, newer "
+        "versions not checked",
         sources=("https://github.com/deepspeedai/DeepSpeed/issues/2861", "https://www.deepspeed.ai/tutorials/comms-logging/"),
         about=("comms_logger",),
         check=_logger,
@@ -69,7 +70,8 @@ RULES = (
     Rule(
         id="zero-contiguous",
         says="overlap_comm without contiguous_gradients stops at every bucket",
-        reason="without contiguous gradients ZeRO-1 and -2 fall back to allreduce_and_copy, which synchronizes the whole device before "
+        reason="without contiguous gradients ZeRO-1 and -2 fall back to allreduce_and_copy, which synchronizes the "
+        "whole device before "
         "each bucket",
         change="set contiguous_gradients to true (the default)",
         price="memory for the buffers: two buckets with overlap_comm",
@@ -117,7 +119,8 @@ RULES = (
         id="zero-gather-after-step",
         says="overlap_comm covers the reduction of gradients, not the all-gather of parameters after the step",
         reason="ZeRO-1 and -2 gather the updated parameters before the next forward pass starts; no switch moves that",
-        change="nothing in this configuration: look at how long it is exposed in a trace; ZeRO-3 and FSDP gather per layer instead",
+        change="nothing in this configuration: look at how long it is exposed in a trace; ZeRO-3 and FSDP gather per "
+        "layer instead",
         price="per-layer gathers send parameters twice per step",
         holds_for="DeepSpeed ZeRO-1 and ZeRO-2",
         sources=("https://github.com/deepspeedai/DeepSpeed/issues/6876",),

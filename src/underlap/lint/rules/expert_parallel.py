@@ -13,7 +13,7 @@ _EXPOSED = ("dependent", "serialized", "serialized_or_dependent", "too_little_co
 SWITCH = "overlap_moe_expert_parallel_comm"
 
 
-def _needs(settings: Settings) -> Answer:
+def _needs(settings: Settings) -> Answer:  # noqa: PLR0911 - one return per precondition
     if not settings.on(SWITCH):
         return None
     size = settings.number("ep")
@@ -105,18 +105,21 @@ RULES = (
         check=_batches,
         explains=Explains(causes=_EXPOSED, collectives=("all_to_all", "dispatch", "combine")),
         fires={
-            "train.sh": "torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py --expert-model-parallel-size 8 --micro-batch-size 4 "
+            "train.sh": "torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py --expert-model-parallel-size 8 "
+            "--micro-batch-size 4 "
             "--global-batch-size 32 --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm\n"
         },
         silent={
-            "train.sh": "torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py --expert-model-parallel-size 8 --micro-batch-size 1 "
+            "train.sh": "torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py --expert-model-parallel-size 8 "
+            "--micro-batch-size 1 "
             "--global-batch-size 32 --moe-token-dispatcher-type alltoall --overlap-moe-expert-parallel-comm\n"
         },
     ),
     Rule(
         id="delay-wgrad-needs",
         says="weight gradients are delayed for an overlap that is off",
-        reason="delay_wgrad_compute moves weight gradients under the dispatch that overlap_moe_expert_parallel_comm exposes them to; "
+        reason="delay_wgrad_compute moves weight gradients under the dispatch that overlap_moe_expert_parallel_comm "
+        "exposes them to; "
         "Megatron Core refuses the one without the other",
         change="set overlap_moe_expert_parallel_comm, or drop delay_wgrad_compute",
         price="see there",
@@ -147,9 +150,11 @@ RULES = (
     Rule(
         id="bridge-override-false",
         says="an override to false that the performance scripts do not follow",
-        reason="they handle moe_a2a_overlap only where it is true: a recipe that has the overlap on keeps it, so an experiment with "
+        reason="they handle moe_a2a_overlap only where it is true: a recipe that has the overlap on keeps it, so an "
+        "experiment with "
         "and without compares one configuration with itself",
-        change="set comm_overlap.overlap_moe_expert_parallel_comm to false in the recipe, and look at the configuration that is printed",
+        change="set comm_overlap.overlap_moe_expert_parallel_comm to false in the recipe, and look at the "
+        "configuration that is printed",
         price="none",
         holds_for="Megatron-Bridge scripts/performance, until the fix in pull request 6090 is in your version",
         sources=(

@@ -143,6 +143,7 @@ RULES = (
         holds_for="Megatron-LM, Megatron-Bridge, NeMo, any version with the switches",
         sources=(_ARGUMENTS, _BRIDGE),
         about=("align_param_gather", "overlap_p2p_warmup_flush", "overlap_p2p_comm"),
+        frameworks=("megatron",),
         check=_interleaved,
         explains=Explains(causes=(*_EXPOSED, "bubble"), collectives=("send", "recv", "send_recv"), axes=("pp",)),
         fires={
@@ -162,6 +163,7 @@ RULES = (
         holds_for="Megatron-LM, any version with --no-overlap-p2p-communication",
         sources=(_ARGUMENTS,),
         about=("pp",),
+        frameworks=("megatron",),
         check=_pipeline,
         limit=True,
         fires={"train.sh": "torchrun pretrain_gpt.py --pipeline-model-parallel-size 4\n"},
@@ -203,9 +205,11 @@ RULES = (
     Rule(
         id="optimizer-on-host",
         says="the optimizer runs on the host, and no overlap of data parallelism hides that",
-        reason="overlap covers the gradient reduction and the parameter gather; the step of an optimizer that is wholly on the CPU "
+        reason="overlap covers the gradient reduction and the parameter gather; the step of an optimizer that is "
+        "wholly on the CPU "
         "stands between them, and may outweigh both, so that step time hardly moves",
-        change="compare the exposed time of both in a trace with the time of the optimizer before tuning; offload less (--optimizer-offload-fraction)",
+        change="compare the exposed time of both in a trace with the time of the optimizer before tuning; offload less "
+        "(--optimizer-offload-fraction)",
         price="device memory for optimizer states",
         holds_for="Megatron Core with --optimizer-cpu-offload, of which the report has the whole optimizer on the CPU",
         sources=("https://github.com/NVIDIA/Megatron-LM/issues/3931",),

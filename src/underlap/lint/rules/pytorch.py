@@ -36,10 +36,12 @@ RULES = (
     Rule(
         id="async-tp-compile",
         says="asynchronous tensor parallelism is switched on without what it needs",
-        reason="it is a pass of the compiler that cuts matrix products into pieces: without a compiled model and two or more tensor "
+        reason="it is a pass of the compiler that cuts matrix products into pieces: without a compiled model and two "
+        "or more tensor "
         "parallel ranks nothing is replaced; newer torchtitan refuses to start",
         change="set compile.enable, with model among compile.components",
-        price="compilation time; recompute policies and casts between the collective and the product keep the pattern from matching",
+        price="compilation time; recompute policies and casts between the collective and the product keep the pattern "
+        "from matching",
         holds_for="torchtitan, any version with the switch",
         sources=(
             "https://github.com/pytorch/torchtitan/pull/2011",
@@ -54,7 +56,8 @@ RULES = (
             axes=("tp",),
         ),
         fires={
-            "job.toml": "[parallelism]\ntensor_parallel_degree = 8\nenable_async_tensor_parallel = true\n[compile]\nenable = false\n"
+            "job.toml": "[parallelism]\ntensor_parallel_degree = 8\nenable_async_tensor_parallel = "
+            "true\n[compile]\nenable = false\n"
         },
         silent={
             "job.toml": "[parallelism]\ntensor_parallel_degree = 8\nenable_async_tensor_parallel = true\n"
@@ -64,7 +67,8 @@ RULES = (
     Rule(
         id="fsdp2-forward-prefetch",
         says="forward prefetch is asked of FSDP2, which does not take it from here",
-        reason="with fsdp_version 2 Accelerate has no explicit forward prefetch; FSDP2 prefetches implicitly, which a blocked host defeats",
+        reason="with fsdp_version 2 Accelerate has no explicit forward prefetch; FSDP2 prefetches implicitly, which a "
+        "blocked host defeats",
         change="drop the switch; where gathers are launched late, call set_modules_to_forward_prefetch in the program",
         price="explicit prefetch holds one more layer of parameters",
         holds_for="Accelerate 1.6 and later with fsdp_version 2",

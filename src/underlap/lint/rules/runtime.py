@@ -30,7 +30,10 @@ def _queues(settings: Settings) -> Answer:
     queues = settings.number("GPU_MAX_HW_QUEUES")
     if queues is None:
         if not settings.amd:
-            return Undecided(because=("lanes",), needs="whether the devices are AMD's (GPU_MAX_HW_QUEUES is theirs)")
+            return Undecided(
+                because=("lanes",),
+                needs=f"whether the devices are AMD's: theirs want GPU_MAX_HW_QUEUES={wanted} for {int(lanes)} lanes",
+            )
         queues = 4
     if queues == wanted:
         return None
@@ -86,7 +89,8 @@ RULES = (
     Rule(
         id="hardware-queues",
         says="the number of hardware queues does not fit the number of lanes",
-        reason="HIP places streams on queues in turn, so lanes beyond the number of queues share one and run one after the other; "
+        reason="HIP places streams on queues in turn, so lanes beyond the number of queues share one and run one after "
+        "the other; "
         "measured 9,002, 9,674 and 8,357 tokens/s with 4, 8 and 16 queues for 5 lanes",
         change="set GPU_MAX_HW_QUEUES to the next power of two above the number of lanes that should run together",
         price="too many queues cost time as well; on a later commit 4 and 8 queues measured alike, so measure",

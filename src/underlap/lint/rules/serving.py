@@ -16,7 +16,7 @@ LEAST_TOKENS = 64
 """Tokens per device and decode step from which two half-batches have been seen to gain."""
 
 
-def _dual(settings: Settings) -> Answer:  # noqa: PLR0911 - one return per precondition
+def _dual(settings: Settings) -> Answer:
     if not settings.on("enable_dbo") or settings.mentioned("afd_config"):
         return None
     size = settings.number("dp")
@@ -81,7 +81,8 @@ def _fused(settings: Settings) -> Answer:  # noqa: PLR0911 - one return per prec
         )
     return Undecided(
         because=("fuse_gemm_comms",),
-        needs="the device and the model's hidden size: where vLLM has no threshold of its own (Hopper, hidden size 8192 and more, has "
+        needs="the device and the model's hidden size: where vLLM has no threshold of its own (Hopper, hidden size "
+        "8192 and more, has "
         "one) it turns the pass off; set pass_config.sp_min_token_num, and look at pass_config in the log",
     )
 
@@ -138,9 +139,11 @@ RULES = (
     Rule(
         id="dbo-needs",
         says="dual batch overlap is switched on without what it needs",
-        reason="it hides the all-to-all of expert parallelism over data-parallel ranks, and only the DeepEP (and NIXL) backends can be "
+        reason="it hides the all-to-all of expert parallelism over data-parallel ranks, and only the DeepEP (and NIXL) "
+        "backends can be "
         "split in two; else vLLM never splits, or refuses to start",
-        change="--data-parallel-size 2 or more, --enable-expert-parallel, --all2all-backend deepep_low_latency or deepep_high_throughput",
+        change="--data-parallel-size 2 or more, --enable-expert-parallel, --all2all-backend deepep_low_latency or "
+        "deepep_high_throughput",
         price="DeepEP has to be installed; weights are read twice per step",
         holds_for="vLLM 0.11 and later",
         sources=(_DBO, _VLLM),
@@ -149,13 +152,15 @@ RULES = (
         explains=Explains(causes=_EXPOSED, collectives=_EXPERTS),
         fires={"serve.sh": "vllm serve model --tensor-parallel-size 8 --enable-dbo\n"},
         silent={
-            "serve.sh": "vllm serve model --data-parallel-size 8 --enable-expert-parallel --all2all-backend deepep_low_latency --enable-dbo\n"
+            "serve.sh": "vllm serve model --data-parallel-size 8 --enable-expert-parallel --all2all-backend "
+            "deepep_low_latency --enable-dbo\n"
         },
     ),
     Rule(
         id="dbo-threshold",
         says="dual batch overlap is switched on, and no step reaches its thresholds",
-        reason="steps with fewer tokens than the threshold (32 for decode, 512 for prefill, where not given) are not split, and every "
+        reason="steps with fewer tokens than the threshold (32 for decode, 512 for prefill, where not given) are not "
+        "split, and every "
         "rank has to agree",
         change="lower --dbo-decode-token-threshold or --dbo-prefill-token-threshold, or allow larger steps",
         price="small halves run less efficiently, and read the weights twice",
@@ -176,7 +181,8 @@ RULES = (
     Rule(
         id="vllm-async-tp",
         says="fuse_gemm_comms is accepted, and turned off again",
-        reason="it stands on sequence parallelism, which needs tensor parallelism, a compiled model and a token threshold; where one is "
+        reason="it stands on sequence parallelism, which needs tensor parallelism, a compiled model and a token "
+        "threshold; where one is "
         "missing both are set to False, so that an experiment compares one configuration with itself",
         change="set pass_config.sp_min_token_num, and see pass_config in the log of the engine, not on the command line",
         price="below the threshold two small transfers cost more than one all-reduce",
@@ -197,7 +203,8 @@ RULES = (
     Rule(
         id="all2all-removed",
         says="the all-to-all backend was removed, and another one runs",
-        reason="pplx and naive are still accepted, with a warning, and replaced by allgather_reducescatter, which overlaps nothing",
+        reason="pplx and naive are still accepted, with a warning, and replaced by allgather_reducescatter, which "
+        "overlaps nothing",
         change="--all2all-backend deepep_low_latency, deepep_high_throughput or another of the documented ones",
         price="its kernels have to be installed",
         holds_for="vLLM releases without pplx (0.17 and later); in older ones the backend exists",
@@ -219,7 +226,8 @@ RULES = (
     Rule(
         id="tbo-needs",
         says="two-batch overlap is switched on without what it needs",
-        reason="it hides the dispatch and combine of an all-to-all backend; without one there is nothing to hide, and newer SGLang "
+        reason="it hides the dispatch and combine of an all-to-all backend; without one there is nothing to hide, and "
+        "newer SGLang "
         "refuses to start, or asks for enable_dp_attention, which it resets at data parallel size 1",
         change="--moe-a2a-backend deepep (with --enable-dp-attention and --dp-size as the model wants)",
         price="the backend has to be installed; weights are read twice per step",
@@ -230,13 +238,15 @@ RULES = (
         explains=Explains(causes=_EXPOSED, collectives=_EXPERTS),
         fires={"serve.sh": "python -m sglang.launch_server --model-path model --tp 8 --enable-two-batch-overlap\n"},
         silent={
-            "serve.sh": "python -m sglang.launch_server --model-path model --tp 8 --moe-a2a-backend deepep --enable-two-batch-overlap\n"
+            "serve.sh": "python -m sglang.launch_server --model-path model --tp 8 --moe-a2a-backend deepep "
+            "--enable-two-batch-overlap\n"
         },
     ),
     Rule(
         id="tbo-threshold",
         says="two-batch overlap in decode with too few tokens per device to gain",
-        reason="each half reads all weights, and tiles are half empty: gains were seen from 64 to 128 tokens per device and step on, "
+        reason="each half reads all weights, and tiles are half empty: gains were seen from 64 to 128 tokens per "
+        "device and step on, "
         "losses below",
         change="more requests per device, --enable-single-batch-overlap, or no two-batch overlap in decode",
         price="more requests per device, longer time per token",
@@ -246,11 +256,13 @@ RULES = (
         check=_two_threshold,
         explains=Explains(causes=_EXPOSED, collectives=_EXPERTS),
         fires={
-            "serve.sh": "python -m sglang.launch_server --model-path model --tp 16 --dp 16 --enable-dp-attention --moe-a2a-backend deepep "
+            "serve.sh": "python -m sglang.launch_server --model-path model --tp 16 --dp 16 --enable-dp-attention "
+            "--moe-a2a-backend deepep "
             "--disaggregation-mode decode --max-running-requests 256 --enable-two-batch-overlap\n"
         },
         silent={
-            "serve.sh": "python -m sglang.launch_server --model-path model --tp 16 --dp 16 --enable-dp-attention --moe-a2a-backend deepep "
+            "serve.sh": "python -m sglang.launch_server --model-path model --tp 16 --dp 16 --enable-dp-attention "
+            "--moe-a2a-backend deepep "
             "--disaggregation-mode decode --max-running-requests 4096 --enable-two-batch-overlap\n"
         },
     ),

@@ -45,7 +45,8 @@ RULES = (
     Rule(
         id="xla-synchronous-collectives",
         says="the latency-hiding scheduler is on, and collectives that it should move are synchronous",
-        reason="it overlaps only what is split into start and done; xla_gpu_disable_async_collectives keeps the listed ones whole",
+        reason="it overlaps only what is split into start and done; xla_gpu_disable_async_collectives keeps the listed "
+        "ones whole",
         change="drop --xla_gpu_disable_async_collectives (it belongs to the profiling run of PGLE, with the scheduler off)",
         price="memory for what is in flight",
         holds_for="XLA:GPU with both flags",
@@ -74,6 +75,7 @@ RULES = (
         holds_for="XLA:GPU on Blackwell (compute capability 10 and more)",
         sources=(_GUIDE,),
         about=("CUDA_DEVICE_MAX_CONNECTIONS",),
+        frameworks=("xla",),
         check=_blackwell,
         explains=Explains(
             causes=("serialized", "serialized_or_dependent", "queued_behind"),
