@@ -9,7 +9,7 @@ from underlap.lint import catalog
 from underlap.lint.catalog import Kind
 from underlap.lint.documents import Pair, pairs_of_json
 from underlap.lint.settings import FALSE, TRUE
-from underlap.lint.shell import UNKNOWN, Token
+from underlap.lint.shell_expansion import UNKNOWN, Token
 
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w-]*(?:\.[\w-]+)*)=(.*)", re.DOTALL)
 _SWITCH = re.compile(r"--?[A-Za-z]")

@@ -83,7 +83,7 @@ SETTINGS: list[Known] = [
     *_flags(
         "megatron",
         tp_comm_overlap="ub_tp_comm_overlap",
-        overlap_grad_reduce="",
+        overlap_grad_reduce="overlapped_distributed_optimizer",
         overlap_param_gather="",
         overlap_param_gather_with_optimizer_step="",
         use_distributed_optimizer="",
@@ -163,7 +163,12 @@ SETTINGS: list[Known] = [
     ),
     _word("sglang", "moe_a2a_backend", "deepep mooncake mori nixl pplx ascend_fuseep flashinfer nccl_ep nccl uccl_ep"),
     _word("sglang", "disaggregation_mode", "prefill decode null"),
-    *_numbers("sglang", max_running_requests="", cuda_graph_max_bs="", tokens_per_gpu="decode_tokens_per_gpu"),
+    *_numbers(
+        "sglang",
+        max_running_requests="",
+        cuda_graph_max_bs="",
+        tokens_per_gpu="decode_tokens_per_gpu tokens_per_device tokens_per_rank",
+    ),
     # XLA
     *_flags("xla", xla_gpu_enable_latency_hiding_scheduler=""),
     _word(

@@ -20,6 +20,7 @@ from underlap.lint.devices import capability_of, is_amd
 from underlap.lint.documents import Pair, pairs_of_json, pairs_of_toml, pairs_of_yaml
 from underlap.lint.environment import ALSO_READ, looks_like_dump, pairs_of_dump, pairs_of_mapping
 from underlap.lint.settings import Place, Setting, value_of
+from underlap.lint.shell_expansion import UNKNOWN, Token
 
 LARGEST = 4_000_000
 """Bytes. A configuration has some thousands; more is another kind of file."""
@@ -161,7 +162,7 @@ def _directives(text: str) -> list[Pair]:
     return found
 
 
-def _exports(environment: Mapping[str, shell.Token | None]) -> list[Pair]:
+def _exports(environment: Mapping[str, Token | None]) -> list[Pair]:
     return [
         Pair((name,), "" if token is None else token.text, None if token is None else token.line, token is None or token.certain)
         for name, token in environment.items()
@@ -335,7 +336,7 @@ def _job(
             continue
         place = Place(file=file, line=pair.line)
         spelled = spelling.rpartition(".")[2] if depth == 1 else spelling
-        value = None if shell.UNKNOWN in pair.text else value_of(known, pair.text)
+        value = None if UNKNOWN in pair.text else value_of(known, pair.text)
         settings.append(Setting(name=known.name, spelled=spelled, value=value, place=place, certain=pair.certain, depth=depth))
         hint = catalog.hint_of(known, spelling)
         if hint is not None and value not in (None, "none"):
@@ -372,7 +373,7 @@ def _with_flags(pairs: Iterable[Pair]) -> Iterator[Pair]:
     """With the switches that the value of XLA_FLAGS holds."""
     for pair in pairs:
         if pair.path and pair.path[-1] == "XLA_FLAGS":
-            tokens = [shell.Token(word, pair.certain, pair.line or 0) for word in pair.text.strip("\"'").split()]
+            tokens = [Token(word, pair.certain, pair.line or 0) for word in pair.text.strip("\"'").split()]
             yield from (dataclasses.replace(inner, line=pair.line) for inner in arguments.pairs(tokens)[0])
         else:
             yield pair

@@ -8,43 +8,43 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
-from underlap.lint.shell_arithmetic import evaluate
+from underlap.lint.shell_expansion import DEEPEST, LONGEST_VALUE, UNKNOWN, Scope, Token, Value, expand, joined, split
 from underlap.lint.shell_words import Form, Lexer, Part, Word
 
-UNKNOWN = "\x00"
-"""Stands in a text for what is not known."""
-DEEPEST = 5
-"""Scripts within words (`bash -c`), variables within defaults."""
 MOST_WORDS = 20_000
 """Words of one program; expansions that grow beyond are cut and called unknown."""
-LONGEST_VALUE = 100_000
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _EXPORTING = {"export", "declare", "typeset", "local", "readonly"}
 _OPENING = {"if", "for", "while", "until", "case", "select"}
 _CLOSING = {"fi", "done", "esac"}
 _PASSED_OVER = {"then", "else", "elif", "do", "{", "}", "!", "time", "nohup", "exec", "eval", "command", "builtin"}
 _QUIET = {
-    "echo", "printf", "cat", "grep", "sed", "awk", "mkdir", "cd", "ls", "rm", "cp", "mv", "pip", "pip3", "apt", "apt-get", "git",
-    "source", ".", "set", "shopt", "test", "[", "[[", "module", "sleep", "kill", "pkill", "read", "trap", "wait", "exit",
-    "return", "nvidia-smi", "curl", "wget", "tee", "chmod", "tail", "head", "alias", "ulimit", "scontrol",
-}  # fmt: skip
+    *(
+        "echo",
+        "printf",
+        "cat",
+        "grep",
+        "sed",
+        "awk",
+        "mkdir",
+        "cd",
+        "ls",
+        "rm",
+        "cp",
+        "mv",
+        "pip",
+        "pip3",
+        "apt",
+        "apt-get",
+        "git",
+    ),
+    *("source", ".", "set", "shopt", "test", "[", "[[", "module", "sleep", "kill", "pkill", "read", "trap", "wait", "exit"),
+    *("return", "nvidia-smi", "curl", "wget", "tee", "chmod", "tail", "head", "alias", "ulimit", "scontrol"),
+}
+"""Programs whose words are no switches of a job."""
 _SHELLS = {"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"}
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Token:
-    """A word after expansion."""
-
-    text: str
-    certain: bool
-    line: int
-
-    @property
-    def unknown(self) -> bool:
-        """Whether a part of it is not known."""
-        return UNKNOWN in self.text
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +58,11 @@ class Launch:
 
 
 @dataclasses.dataclass(slots=True)
-class _Value:
-    """A variable: its words. An array has one word per element, anything else one."""
-
-    words: list[Token]
-    array: bool = False
-    exported: bool = False
-
-
-@dataclasses.dataclass(slots=True)
-class _State:
-    variables: dict[str, _Value] = dataclasses.field(default_factory=dict)
-    unset: dict[str, Token | None] = dataclasses.field(default_factory=dict)
+class _State(Scope):
     export_all: bool = False
     depth: int = 0
     launches: list[Launch] = dataclasses.field(default_factory=list)
     documents: list[tuple[str, int]] = dataclasses.field(default_factory=list)
-    expanded: set[str] = dataclasses.field(default_factory=set)
     told: Collection[str] = ()
 
 
@@ -105,14 +93,9 @@ def read(text: str, variables: Collection[str]) -> Script:
     return Script(
         launches=state.launches,
         documents=state.documents,
-        leftovers=[piece for token in leftovers for piece in _split(token)],
+        leftovers=[piece for token in leftovers for piece in split(token)],
         environment=_environment(state),
     )
-
-
-def _split(token: Token) -> Iterator[Token]:
-    for piece in token.text.split():
-        yield Token(piece, token.certain, token.line)
 
 
 def _run(words: list[Word], state: _State, *, nested: int) -> None:
@@ -184,7 +167,7 @@ def _past_keywords(command: list[Word], state: _State) -> list[Word]:
         if keyword in _OPENING:
             state.depth += 1
             if keyword in ("for", "select") and at + 1 < len(command) and (name := command[at + 1].bare):
-                state.variables[name] = _Value([Token(UNKNOWN, True, command[at].line)])
+                state.variables[name] = Value([Token(UNKNOWN, True, command[at].line)])
             if keyword in ("for", "select", "case"):
                 return []
         elif keyword in _CLOSING:
@@ -235,7 +218,7 @@ def _assignments(command: list[Word], state: _State, *, certain: bool, export: b
                 state.variables[name].exported = True
             elif export and word.parts and name is None:
                 # export $VARIABLES: words of the form NAME=value.
-                for token in _expand(word, state, nested=0):
+                for token in expand(word, state, nested=0):
                     _assign_text(token, state, certain=certain, export=True)
             at += 1
             continue
@@ -246,28 +229,23 @@ def _assignments(command: list[Word], state: _State, *, certain: bool, export: b
         at += 1
         if at < len(command) and command[at].operator and command[at].plain == "(":
             end = _array_end(command, at)
-            words = [token for item in command[at + 1 : end - 1] if not item.operator for token in _expand(item, state, nested=0)]
-            value = _Value(words, array=True)
+            words = [token for item in command[at + 1 : end - 1] if not item.operator for token in expand(item, state, nested=0)]
+            value = Value(words, array=True)
             at = end
         else:
-            joined = _joined(_expand(rest, state, nested=0, split=False), word.line)
-            value = _Value([joined])
+            whole = joined(expand(rest, state, nested=0, apart=False), word.line)
+            value = Value([whole])
         _assign(name, value, state, append=append, certain=certain, export=export)
-
-
-def _joined(tokens: list[Token], line: int) -> Token:
-    text = " ".join(token.text for token in tokens)
-    return Token(text[:LONGEST_VALUE], all(token.certain for token in tokens), line)
 
 
 def _assign_text(token: Token, state: _State, *, certain: bool, export: bool) -> None:
     found = _ASSIGNMENT.match(token.text)
     if found:
-        value = _Value([Token(token.text[found.end() :], token.certain, token.line)])
+        value = Value([Token(token.text[found.end() :], token.certain, token.line)])
         _assign(found[1], value, state, append=False, certain=certain, export=export)
 
 
-def _assign(name: str, value: _Value, state: _State, *, append: bool, certain: bool, export: bool) -> None:
+def _assign(name: str, value: Value, state: _State, *, append: bool, certain: bool, export: bool) -> None:
     before = state.variables.get(name)
     words = value.words
     if not certain:
@@ -283,7 +261,7 @@ def _assign(name: str, value: _Value, state: _State, *, append: bool, certain: b
     if sum(len(token.text) for token in words) > LONGEST_VALUE or len(words) > MOST_WORDS:
         words = [Token(UNKNOWN, False, words[0].line)]
     array = value.array or (before.array if append and before else False)
-    state.variables[name] = _Value(words, array=array, exported=exported)
+    state.variables[name] = Value(words, array=array, exported=exported)
 
 
 def _environment(state: _State) -> dict[str, Token | None]:
@@ -294,14 +272,14 @@ def _environment(state: _State) -> dict[str, Token | None]:
         value = state.variables.get(name)
         if value is not None and value.exported and not value.array:
             certain = all(token.certain for token in value.words) and len(value.words) == 1
-            found[name] = dataclasses.replace(_joined(value.words, value.words[0].line), certain=certain) if value.words else None
+            found[name] = dataclasses.replace(joined(value.words, value.words[0].line), certain=certain) if value.words else None
     return found
 
 
 def _launch(command: list[Word], prefix: list[Word], state: _State, *, certain: bool, nested: int) -> None:
     words: list[Token] = []
     for word in command:
-        words += _expand(word, state, nested=nested)
+        words += expand(word, state, nested=nested)
         if len(words) > MOST_WORDS:
             words = [*words[:MOST_WORDS], Token(UNKNOWN, True, word.line)]
             break
@@ -347,78 +325,3 @@ def _inner_script(words: list[Token]) -> Token | None:
             if " -" in f" {rest}" and "=" not in head:
                 return token
     return None
-
-
-def _expand(word: Word, state: _State, *, nested: int, split: bool = True) -> list[Token]:
-    """The words that one word becomes."""
-    pieces: list[Token] = []
-    current: Token | None = None
-    for part in word.parts:
-        for position, text in enumerate(_expanded(part, state, nested=nested)):
-            fresh = [Token(text.text, text.certain, text.line or word.line)]
-            if part.form is Form.VARIABLE and split and (not part.quoted):
-                fresh = list(_split(text)) or ([] if not text.text.strip() else fresh)
-                fresh = [dataclasses.replace(token, line=text.line if text.line else word.line) for token in fresh]
-            for at, token in enumerate(fresh):
-                starts = current is None or position > 0 or at > 0
-                if starts:
-                    if current is not None:
-                        pieces.append(current)
-                    current = token
-                else:
-                    assert current is not None
-                    current = Token(current.text + token.text, current.certain and token.certain, current.line)
-    if current is not None:
-        pieces.append(current)
-    if not split:
-        return pieces
-    return [piece for token in pieces for piece in (_split(token) if _is_pair(token.text) else (token,))]
-
-
-def _is_pair(text: str) -> bool:
-    """`--flag value` kept as one element of an array: meant as two words."""
-    return text.startswith("--") and " " in text.strip() and "{" not in text
-
-
-def _expanded(part: Part, state: _State, *, nested: int) -> list[Token]:
-    if part.form is Form.TEXT:
-        return [Token(part.text, True, 0)]
-    if part.form is Form.UNKNOWN or nested > DEEPEST:
-        return [Token(UNKNOWN, True, 0)]
-    if part.form is Form.ARITHMETIC:
-        return [Token(_arithmetic(part.text, state, nested=nested), True, 0)]
-    return _variable(part.text, state, nested=nested)
-
-
-_REFERENCE = re.compile(r"([A-Za-z_]\w*)(\[[@*\d]+\])?(?::?([-=+])(.*))?", re.DOTALL)
-
-
-def _variable(text: str, state: _State, *, nested: int) -> list[Token]:
-    found = _REFERENCE.fullmatch(text)
-    if found is None:
-        return [Token(UNKNOWN, True, 0)]
-    name, index, operator, default = found.groups()
-    state.expanded.add(name)
-    value = state.variables.get(name)
-    if value is not None and operator != "+":
-        if index and index.strip("[]").isdigit():
-            place = int(index.strip("[]"))
-            return [value.words[place]] if place < len(value.words) else [Token("", True, 0)]
-        return value.words
-    if operator in ("-", "="):
-        tokens = [
-            token
-            for word in Lexer(default or "").words()
-            if not word.operator
-            for token in _expand(word, state, nested=nested + 1)
-        ]
-        return [_joined(tokens, 0)] if tokens else [Token("", True, 0)]
-    if name in state.unset and state.unset[name] is None and not operator:
-        return [Token("", True, 0)]
-    return [Token(UNKNOWN, True, 0)]
-
-
-def _arithmetic(text: str, state: _State, *, nested: int) -> str:
-    """The value of an expression, or UNKNOWN."""
-    value = evaluate(text, lambda name: _joined(_variable(name, state, nested=nested + 1), 0).text)
-    return UNKNOWN if value is None else str(value)

@@ -49,6 +49,18 @@ def _data_parallel(settings: Settings) -> Answer:
     return Match(because=(NAME, *shown, *(name for name in ("tp", "cp") if settings.given(name))), detail=detail)
 
 
+def _both(settings: Settings) -> Answer:
+    shown = layout.data_parallel_overlap(settings)
+    if (
+        not (_one(settings) and shown)
+        or not layout.ordered(settings)
+        or (settings.capability or 0) >= 10
+        or layout.fsdp(settings)
+    ):
+        return None
+    return Match(because=(NAME, *shown, *(name for name in ("tp", "cp") if settings.given(name))))
+
+
 def _experts(settings: Settings) -> Answer:
     if _one(settings) and settings.on("overlap_moe_expert_parallel_comm"):
         return Match(because=(NAME, "overlap_moe_expert_parallel_comm"))
@@ -130,6 +142,33 @@ RULES = (
         silent={
             "train.sh": "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
             "torchrun pretrain_gpt.py --tensor-model-parallel-size 8 --sequence-parallel --overlap-grad-reduce\n"
+        },
+    ),
+    Rule(
+        id="connections-conflict",
+        says="tensor or context parallelism wants one hardware queue, and the overlap of data parallelism loses by it",
+        reason="with one queue the collectives of data parallelism hold back the compute that was launched after them; with "
+        "more, those of tensor parallelism start too late",
+        change="see in a trace which of the two is exposed longer, and set CUDA_DEVICE_MAX_CONNECTIONS for that one",
+        price="the other one is then exposed; from Blackwell on more than one queue suits both",
+        holds_for="Megatron up to Hopper (compute capability 9)",
+        sources=(
+            "https://github.com/alibaba/Megatron-LLaMA/issues/43",
+            "https://github.com/NVIDIA/Megatron-LM/issues/1468",
+            "https://github.com/NVIDIA/Megatron-LM/issues/636",
+        ),
+        about=(NAME,),
+        check=_both,
+        limit=True,
+        frameworks=("megatron",),
+        explains=Explains(causes=_HELD, collectives=("reduce_scatter", "all_gather", "all_reduce"), axes=("dp", "edp")),
+        fires={
+            "train.sh": "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+            "torchrun pretrain_gpt.py --tensor-model-parallel-size 8 --sequence-parallel --overlap-grad-reduce\n"
+        },
+        silent={
+            "train.sh": "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+            "torchrun pretrain_gpt.py --tensor-model-parallel-size 8 --sequence-parallel\n"
         },
     ),
     Rule(
