@@ -131,6 +131,8 @@ SETTINGS: list[Known] = [
         stage3_max_live_parameters="zero_optimization.max_live_parameters",
     ),
     Known(name="comms_logger", kind=Kind.FLAG, spellings=("comms_logger.enabled",), hint="deepspeed"),
+    Known(name="comms_logger_all", kind=Kind.FLAG, spellings=("comms_logger.prof_all",), hint="deepspeed"),
+    _present(None, "comms_logger_block", "comms_logger"),
     _present(None, "zero_optimization"),
     # vLLM
     *_flags(
@@ -274,7 +276,7 @@ _BY_LAST = _index()
 
 def normal(key: str) -> str:
     """How the catalog writes a key."""
-    return key.replace("-", "_").lower()
+    return key.lstrip("-").replace("-", "_").lower()
 
 
 def match(path: tuple[str, ...]) -> tuple[Known, str, int] | None:

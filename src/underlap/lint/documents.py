@@ -36,7 +36,8 @@ class Pair:
 def pairs_of_json(text: str, file: str | None, *, line: int | None = None, strict: bool = True) -> list[Pair]:
     """The pairs of a JSON text. Raises InputError, or where not `strict` returns none."""
     try:
-        tree = json.loads(text)
+        # Within a word of a script a part may be unknown, which stands there as a control character.
+        tree = json.loads(text, strict=strict)
     except (ValueError, RecursionError) as error:
         if not strict:
             return []

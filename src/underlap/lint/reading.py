@@ -292,6 +292,12 @@ def _versions(text: str) -> Iterator[tuple[str, str]]:
         yield name or "vllm", version
 
 
+_RELEASE = re.compile(r"\d{1,4}(\.\d{1,5}){1,3}")
+_VERSION_KEYS = {
+    f"{product}{suffix}": product
+    for product in ("deepspeed", "vllm", "sglang", "torch", "megatron_core", "accelerate")
+    for suffix in ("", "_version")
+}
 _DEVICE_KEYS = {
     "gpu",
     "gpu_type",
@@ -321,11 +327,14 @@ def _job(
     amd = False
     hints: dict[str, str] = {}
     others: set[int] = set()
+    pinned: dict[str, str] = {}
     for pair in _with_flags(pairs):
         last = catalog.normal(pair.path[-1]) if pair.path else ""
         if last in _DEVICE_KEYS and pair.certain:
             capability = capability_of(pair.text) or capability
             amd |= is_amd(pair.text)
+        if (product := _VERSION_KEYS.get(last)) and pair.certain and (number := _RELEASE.match(pair.text.strip("\"'v"))):
+            pinned[product] = number[0]
         amd |= last in ("hip_visible_devices", "rocr_visible_devices")
         found = catalog.match(pair.path)
         if found is None:
@@ -355,7 +364,7 @@ def _job(
         whole=covers | (frozenset({"deepspeed"}) & frozenset(frameworks)),
         capability=capability,
         amd=amd,
-        versions={**dict(_versions(text)), **(facts.versions if facts else {})},
+        versions={**pinned, **dict(_versions(text)), **(facts.versions if facts else {})},
         line=line,
         others=frozenset(others),
     )

@@ -14,15 +14,21 @@ _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def _logger(settings: Settings) -> Answer:
-    if not settings.mentioned("comms_logger") or not layout.zero_overlap(settings):
+    if not settings.given("comms_logger_block") or not layout.zero_overlap(settings):
+        return None
+    # Without prof_all only the operations that are named are timed.
+    if settings.off("comms_logger_all"):
         return None
     given = settings.given("comms_logger")
-    if given is None:
-        return None
-    because = ("comms_logger", *(name for name in ("overlap_comm",) if settings.given(name)))
-    if given.value is True:
-        return Match(because=because, detail="every logged call is synchronized", voids=("overlap_comm",))
-    return Match(because=because, detail="the block alone is enough in the report, though enabled is false", voids=())
+    detail = "its presence switches it on, whatever `enabled` says" if given is None or given.value is False else ""
+    shown = ("comms_logger", *(name for name in ("overlap_comm",) if settings.given(name)))
+    return Match(because=shown, detail=detail, voids=("overlap_comm",))
+
+
+def _version(settings: Settings) -> Answer:
+    if "deepspeed" in settings.versions and settings.on("overlap_comm") and settings.number("zero_stage") in (1, 2):
+        return Match(because=("overlap_comm", "zero_stage"), detail=f"DeepSpeed {settings.versions['deepspeed']}")
+    return None
 
 
 def _contiguous(settings: Settings) -> Answer:
@@ -55,13 +61,18 @@ RULES = (
     Rule(
         id="zero-comms-logger",
         says="the communication logger stands in the way of overlap_comm",
-        reason="logged calls are synchronized so that they can be timed; in the report the mere presence of the block was enough",
+        reason="every logged call is synchronized so that it can be timed, and the mere presence of the block switches "
+        "the logger on: "
+        "`enabled` is not looked at",
         change="remove the comms_logger block",
         price="no communication log",
-        holds_for="enabled: any DeepSpeed with the logger; present but not enabled: as reported for 0.7.7, newer "
-        "versions not checked",
-        sources=("https://github.com/deepspeedai/DeepSpeed/issues/2861", "https://www.deepspeed.ai/tutorials/comms-logging/"),
-        about=("comms_logger",),
+        holds_for="DeepSpeed as reported for 0.7.7, and sources that set comms_logger_enabled by the presence of the key",
+        sources=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/2861",
+            "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/config.py",
+            "https://www.deepspeed.ai/tutorials/comms-logging/",
+        ),
+        about=("comms_logger_block",),
         check=_logger,
         explains=Explains(causes=_EXPOSED, collectives=(*_REDUCTIONS, "all_gather")),
         fires={"ds.json": '{"zero_optimization": {"stage": 2, "overlap_comm": true}, "comms_logger": {"enabled": true}}'},
@@ -86,6 +97,24 @@ RULES = (
         explains=Explains(causes=_EXPOSED, collectives=_REDUCTIONS),
         fires={"ds.json": '{"zero_optimization": {"stage": 2, "overlap_comm": true, "contiguous_gradients": false}}'},
         silent={"ds.json": '{"zero_optimization": {"stage": 2, "overlap_comm": true, "contiguous_gradients": true}}'},
+    ),
+    Rule(
+        id="zero-version",
+        says="a version in which overlap_comm was seen not to overlap",
+        reason="in the report 0.0 % of the all-reduce was beside compute in 0.18.2, and it was in 0.19.1; between them the lifetime of "
+        "the buffers of overlap_comm was changed",
+        change="upgrade to DeepSpeed 0.19.1 or later",
+        price="none known",
+        holds_for="DeepSpeed 0.18, ZeRO-1 and ZeRO-2, as reported for 0.18.2; looked at only where the version is known",
+        sources=("https://github.com/NVlabs/alpamayo-recipes/pull/24", "https://github.com/deepspeedai/DeepSpeed/pull/7965"),
+        about=("overlap_comm",),
+        check=_version,
+        product="deepspeed",
+        since="0.18",
+        before="0.19",
+        explains=Explains(causes=_EXPOSED, collectives=_REDUCTIONS),
+        fires={"ds.json": '{"deepspeed_version": "0.18.2", "zero_optimization": {"stage": 2, "overlap_comm": true}}'},
+        silent={"ds.json": '{"deepspeed_version": "0.19.1", "zero_optimization": {"stage": 2, "overlap_comm": true}}'},
     ),
     Rule(
         id="zero-stage-0",

@@ -10,6 +10,8 @@ _CONFIG = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transfo
 _SKILL = "https://docs.nvidia.com/nemo/megatron-bridge/latest/skills/perf-techniques/moe-comm-overlap/SKILL.html"
 _BRIDGE_497 = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/497"
 _EXPOSED = ("dependent", "serialized", "serialized_or_dependent", "too_little_compute", "late_launch")
+_DUMPS = (".yaml", ".yml", ".json", ".toml")
+"""Files that may hold the whole configuration of a run, defaults and all."""
 SWITCH = "overlap_moe_expert_parallel_comm"
 
 
@@ -61,6 +63,10 @@ def _flex(settings: Settings) -> Answer:
     if asked is None:
         return None
     dispatcher = settings.word("moe_token_dispatcher_type")
+    if dispatcher != "flex" and settings.value(asked) == "deepep" and settings.of[asked].place.file.endswith(_DUMPS):
+        return Undecided(
+            because=(asked, "moe_token_dispatcher_type"), needs="whether the backend was named on purpose: deepep is its default"
+        )
     if dispatcher is None:
         return Undecided(because=(asked,), needs="moe_token_dispatcher_type, which has to be flex")
     return None if dispatcher == "flex" else Match(because=(asked, "moe_token_dispatcher_type"), voids=(asked,))
@@ -144,7 +150,7 @@ RULES = (
         about=("moe_flex_dispatcher_backend", "moe_enable_deepep"),
         check=_flex,
         explains=Explains(causes=_EXPOSED, collectives=("all_to_all",)),
-        fires={"job.yaml": "model:\n  moe_flex_dispatcher_backend: deepep\n  moe_token_dispatcher_type: alltoall\n"},
+        fires={"job.yaml": "model:\n  moe_flex_dispatcher_backend: hybridep\n  moe_token_dispatcher_type: alltoall\n"},
         silent={"job.yaml": "model:\n  moe_flex_dispatcher_backend: deepep\n  moe_token_dispatcher_type: flex\n"},
     ),
     Rule(
