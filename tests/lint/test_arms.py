@@ -55,10 +55,11 @@ def test_arms_that_differ_only_in_what_no_rule_knows_are_no_finding(tmp_path: Pa
 
 
 def test_a_switch_whose_value_is_not_known_decides_nothing(tmp_path: Path) -> None:
-    report = lint(tmp_path, {"a.sh": f"{DEEP} --enable-dbo $X\n", "b.sh": f"{DEEP} --enable-dbo $X $Y\n"})
+    report = lint(tmp_path, {"a.sh": f"{DEEP} --enforce-eager=$X\n", "b.sh": f"{DEEP} --enforce-eager=true\n"})
 
     assert report.comparison is not None
-    assert report.comparison.one_configuration is False or report.comparison.differences == []
+    assert [(row.name, row.values) for row in report.comparison.differences] == [("enforce_eager", [None, "true"])]
+    assert not report.comparison.one_configuration
 
 
 def test_the_scheduler_that_is_called_overlap_is_said_to_be_another_thing(tmp_path: Path) -> None:

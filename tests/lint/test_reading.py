@@ -193,6 +193,40 @@ def test_every_kind_of_file_gives_its_settings(name: str, tmp_path: Path) -> Non
     assert findings(lint(tmp_path, {name: FILES[name]})) == ["connections-fsdp"]
 
 
+RAY = r"""
+RUNTIME_ENV_JSON="{
+  \"env_vars\": {
+    \"KEY\": \"$KEY\",
+    \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"
+  }
+}"
+ray job submit --runtime-env-json="${RUNTIME_ENV_JSON}" -- python3 train.py --fsdp full_shard
+"""
+
+
+def test_the_variables_of_a_ray_job_are_read_from_its_runtime_environment(tmp_path: Path) -> None:
+    assert findings(lint(tmp_path, {"train.sh": RAY})) == ["connections-fsdp"]
+
+
+def test_a_rollout_with_tensor_parallelism_makes_no_megatron_of_fsdp(tmp_path: Path) -> None:
+    script = "python3 -m verl.trainer.main_ppo actor.strategy=fsdp2 rollout.tensor_model_parallel_size=2 actor.fsdp_size=8 $@\n"
+    (job,) = lint(tmp_path, {"train.sh": script}).jobs
+
+    assert "Megatron" not in [row.name for row in job.frameworks]
+
+
+def test_the_version_of_an_image_counts_for_the_command_in_its_file(tmp_path: Path) -> None:
+    pod = (
+        "containers:\n- image: vllm/vllm-openai:v0.11.0\n  command: [/bin/sh, -c]\n"
+        "  args: ['vllm serve m --data-parallel-size 8 --enable-expert-parallel --all2all-backend pplx --api-key $(KEY)']\n"
+    )
+    report = lint(tmp_path, {"pod.yaml": pod})
+
+    assert findings(report) == []
+    assert [[row.version for row in job.frameworks] for job in report.jobs] == [["0.11.0"]]
+    assert {row.line for job in report.jobs for row in job.settings} == {4}
+
+
 def test_a_number_in_a_list_is_no_setting(tmp_path: Path) -> None:
     report = lint(tmp_path, {"job.yaml": "tensor_model_parallel_size: 2\nnsys: {ranks: [0]}\n"})
 

@@ -72,7 +72,7 @@ def _is_value(path: tuple[str, ...], text: str) -> bool:
         return False
     known = catalog.match(path) or _negated(path)
     if known is not None and known[0].kind is Kind.FLAG:
-        return text.lower() in _BOOLEAN | {UNKNOWN} or bool(re.fullmatch(r"[01](\.\d+)?", text))
+        return text.lower() in _BOOLEAN or bool(re.fullmatch(r"[01](\.\d+)?", text))
     return True
 
 

@@ -219,9 +219,9 @@ def _document(name: str, kind: str, pairs: list[Pair], text: str) -> Reading:
     jobs = []
     for pair in commands:
         line = shlex.join(pair.text.split("\n")) if pair.listed and not _is_script(pair.text) else pair.text
-        read = shell.read(line, _TOLD)
+        read = shell.read(line, _TOLD, pair.line or 1)
         for launch in read.launches:
-            job = _launched(name, launch, _variables_of(pairs), _Facts.of([], ""))
+            job = _launched(name, launch, _variables_of(pairs), _Facts.of([], text))
             if job is not None:
                 jobs.append(job)
     return Reading(file=name, kind=kind, jobs=jobs or [own])
@@ -350,6 +350,9 @@ def _job(
         hint = catalog.hint_of(known, spelling)
         if hint is not None and value not in (None, "none"):
             hints.setdefault(hint, f"from {spelled} ({place})")
+    if any(setting.name == "strategy" and str(setting.value).startswith("fsdp") for setting in settings):
+        # What is left of Megatron's names belongs to another part of the program (the rollout).
+        hints.pop("megatron", None)
     if not frameworks:
         frameworks = hints
     elif "deepspeed" in hints or "xla" in hints:

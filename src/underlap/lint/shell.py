@@ -79,10 +79,10 @@ class Script:
     """What is exported at the end."""
 
 
-def read(text: str, variables: Collection[str]) -> Script:
-    """Read a script. Of its exports only those of the names in `variables` are told."""
+def read(text: str, variables: Collection[str], line: int = 1) -> Script:
+    """Read a script that starts on a line. Of its exports only those of the names in `variables` are told."""
     state = _State(told=variables)
-    _run(Lexer(text).words(), state, nested=0)
+    _run(Lexer(text, line).words(), state, nested=0)
     leftovers = [
         token
         for name, value in state.variables.items()

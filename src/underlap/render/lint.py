@@ -49,11 +49,10 @@ def _frameworks(job: JobRow, *, several: bool) -> list[str]:
     device = "" if job.capability is None else f"; compute capability {job.capability}"
     if not job.frameworks:
         return _wrapped(f"framework{where}: none recognized, so only rules about the environment and the layout apply{device}")
-    named = [
-        f"{row.name} {row.how}; " + (f"version {row.version}" if row.version else "version unknown: rules hold as each says")
-        for row in job.frameworks
-    ]
-    return _wrapped(f"framework{where}: assumed " + ", and ".join(named) + device)
+    named = [f"{row.name}{f' {row.version}' if row.version else ''} {row.how}" for row in job.frameworks]
+    unknown = [row.name for row in job.frameworks if row.version is None]
+    versions = f"; version of {', '.join(unknown)} unknown: rules hold as each says" if unknown else ""
+    return _wrapped(f"framework{where}: assumed {', and '.join(named)}{versions}{device}")
 
 
 def _finding(finding: LintFinding, word: str, *, several: bool) -> list[str]:

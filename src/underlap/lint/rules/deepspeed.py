@@ -101,7 +101,8 @@ RULES = (
     Rule(
         id="zero-version",
         says="a version in which overlap_comm was seen not to overlap",
-        reason="in the report 0.0 % of the all-reduce was beside compute in 0.18.2, and it was in 0.19.1; between them the lifetime of "
+        reason="in the report 0.0 % of the all-reduce was beside compute in 0.18.2, and it was in 0.19.1; between them "
+        "the lifetime of "
         "the buffers of overlap_comm was changed",
         change="upgrade to DeepSpeed 0.19.1 or later",
         price="none known",
