@@ -12,7 +12,7 @@ import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, depth, families, groups, notes, steps, verdicts, waits, why
+from underlap.analyze import accounting, calls, depth, families, groups, issue, notes, sizes, steps, verdicts, waits, why
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -69,8 +69,15 @@ def report(
         _completed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, reasons)
         for row in family_rows
     ]
+    issued = issue.find(timeline, times, family_of_call, sets)
+    family_rows = [
+        _detailed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, found, reasons, issued)
+        for row in family_rows
+    ]
     late = verdicts.late_rows(reasons)
     wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
+    slow = sizes.slow_sizes(family_rows)
+    meeting = reasons.met.notes if slow is None else (*reasons.met.notes, slow)
     deeper = (
         depth.explore(timeline, settled, times, found, selection, sets, (keys, family_of_call), reasons, rank_rows)
         if wanted and rank_rows
@@ -86,7 +93,7 @@ def report(
         families=family_rows,
         steps=step_rows,
         lanes=_lane_rows(timeline, selection),
-        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met),
+        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met, issued),
         causes=verdicts.cause_rows(reasons.causes),
         coverage=verdicts.coverage(reasons.causes),
         headline=verdicts.headline(rank_rows, reasons.causes, late),
@@ -104,7 +111,7 @@ def report(
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
-            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, reasons.met.notes)
+            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, meeting)
         ],
     )
 
@@ -123,6 +130,26 @@ def _completed(
     one_rank = len(timeline.ranks) == 1
     return msgspec.structs.replace(
         row, verdict=verdicts.verdict(timeline, row, reasons.family_causes.get(number, {}), one_rank=one_rank)
+    )
+
+
+def _detailed(
+    timeline: Timeline,
+    row: FamilyRow,
+    number: int,
+    family_of_call: Int32,
+    times: calls.CallTimes,
+    settled: groups.Calls,
+    found: steps.Steps,
+    reasons: why.Why,
+    issued: issue.Issue,
+) -> FamilyRow:
+    """The row with its calls by size and by when they were launched."""
+    own = waits.calls_of_family(number, family_of_call, times)
+    return msgspec.structs.replace(
+        row,
+        sizes=sizes.size_rows(row.collective, settled, times, reasons.met, own),
+        issue=issue.row_of(timeline, settled, found, times, issued, own),
     )
 
 

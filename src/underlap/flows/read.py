@@ -24,6 +24,8 @@ from underlap.timeline import Note, Timeline, concatenate, renumber, with_ranks
 _PARALLEL_BYTES = 16 << 20
 """Below this much input, starting processes costs more than it gains."""
 _LISTED = 4
+_APART_NS = 60_000_000_000
+"""Recordings that are further apart than clocks of hosts ever are were not made at the same time."""
 _RANK_IN_NAME = re.compile(r"(?<=rank|work)(?:er)?[-_ ]?\d+", re.IGNORECASE)
 # Six digits or more are a time; the profiler's own names have one per rank.
 _RANK_OR_NUMBER_IN_NAME = re.compile(rf"{_RANK_IN_NAME.pattern}|[0-9]{{6,}}", re.IGNORECASE)
@@ -74,6 +76,7 @@ def read(
         named = {rank for rank in told if rank is not None}
         files = [file for file, rank in zip(files, told, strict=True) if rank is None or rank in wanted] or files
     timelines = _read_all(files, table, folder, jobs, progress)
+    _refuse_several_runs(timelines)
     timelines, notes = _distinct_ranks(timelines)
     notes += _folder_notes(folder)
     timeline = concatenate(_own_clocks(timelines))
@@ -296,6 +299,25 @@ def _distinct_ranks(timelines: list[Timeline]) -> tuple[list[Timeline], list[Not
     elif assumed and assumed[0].ranks[0].rank_source == "assumed":
         notes.append(Note(code="rank_assumed", text=f"{assumed[0].ranks[0].source} does not say its rank; taken as rank 0"))
     return [*kept, *renumbered], notes
+
+
+def _refuse_several_runs(timelines: list[Timeline]) -> None:
+    """Files that name no rank and were recorded one after another are runs to compare, not ranks to put together."""
+    sessions = sorted(
+        (info.session_ns, info.source)
+        for info in (timeline.ranks[0] for timeline in timelines if not _stated(timeline))
+        if info.session_ns is not None
+    )
+    last = sessions[0] if sessions else None
+    for (start, end), file in sessions:
+        assert last is not None
+        (_, last_end), last_file = last
+        if start - last_end > _APART_NS:
+            raise InputError(
+                f"{file}: recorded {(start - last_end) / 60e9:.0f} min after {last_file} had ended, so they are different runs "
+                "and not ranks of one; give the files of one run"
+            )
+        last = max(last, ((start, end), file), key=lambda entry: entry[0][1])
 
 
 def _stated(timeline: Timeline) -> bool:

@@ -69,6 +69,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
             clock=_host_clock(file.metadata),
             resolution_ns=_resolution(ops),
             device_model=_device_model(file.metadata, parts, number),
+            multiprocessors=_multiprocessors(file.metadata, parts, number),
             groups=listed,
         )
         for number in rank_numbers
@@ -178,14 +179,21 @@ def _host_clock(metadata: dict[str, Any]) -> int:
 
 
 def _device_model(metadata: dict[str, Any], parts: Parts, rank: int) -> str | None:
-    used = {lane.device for lane in parts.lanes if lane.rank == rank}
-    properties = metadata.get("deviceProperties")
-    models = {
-        str(entry.get("name"))
-        for entry in (properties if isinstance(properties, list) else [])
-        if isinstance(entry, dict) and integer(entry.get("id")) in used and entry.get("name")
-    }
+    models = {str(entry["name"]) for entry in _devices(metadata, parts, rank) if entry.get("name")}
     return models.pop() if len(models) == 1 else None
+
+
+def _multiprocessors(metadata: dict[str, Any], parts: Parts, rank: int) -> int | None:
+    counts = {integer(entry.get("numSms")) for entry in _devices(metadata, parts, rank)}
+    return counts.pop() if len(counts) == 1 and min(counts) > 0 else None
+
+
+def _devices(metadata: dict[str, Any], parts: Parts, rank: int) -> list[dict[str, Any]]:
+    """What the trace says about the devices that the rank uses."""
+    used = {lane.device for lane in parts.lanes if lane.rank == rank}
+    listed = metadata.get("deviceProperties")
+    entries = listed if isinstance(listed, list) else []
+    return [entry for entry in entries if isinstance(entry, dict) and integer(entry.get("id")) in used]
 
 
 def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:

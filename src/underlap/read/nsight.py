@@ -36,6 +36,8 @@ from underlap.read.nsight_rows import (
     read_device_model,
     read_device_rows,
     read_host_syncs,
+    read_multiprocessors,
+    read_session,
     thread_of,
 )
 from underlap.read.nsight_tables import Export
@@ -74,6 +76,8 @@ class _Rows:
     kernels: dict[int, Recognition]
     payloads: dict[int, Payload]
     model: str | None
+    multiprocessors: int | None
+    session: tuple[int, int] | None
 
 
 def read(path: Path, table: NameTable) -> Timeline:
@@ -89,7 +93,7 @@ def read(path: Path, table: NameTable) -> Timeline:
     return Timeline(
         provenance="measured",
         origin_ns=origin,
-        ranks=tuple(_rank(rank, path, rows.model) for rank in range(len(ranks.pids))),
+        ranks=tuple(_rank(rank, path, rows) for rank in range(len(ranks.pids))),
         lanes=lanes,
         threads=tuple(
             Thread(rank=rank, process=str(number_of(tid)), label=str(thread_of(tid)))
@@ -128,6 +132,8 @@ def _load(path: Path, table: NameTable, names: Interner, shapes: Interner) -> _R
             kernels=kernels,
             payloads=read_payloads(export),
             model=read_device_model(export),
+            multiprocessors=read_multiprocessors(export),
+            session=read_session(export),
         )
 
 
@@ -183,7 +189,7 @@ def _rank_processes(device: DeviceRows) -> _Ranks:
     return _Ranks(pids=np.array(order, dtype=np.int64), devices=tuple(tuple(used[pid]) for pid in order))
 
 
-def _rank(rank: int, path: Path, model: str | None) -> RankInfo:
+def _rank(rank: int, path: Path, rows: _Rows) -> RankInfo:
     return RankInfo(
         rank=rank,
         rank_source="process order",
@@ -192,7 +198,9 @@ def _rank(rank: int, path: Path, model: str | None) -> RankInfo:
         on_cpu=False,
         clock=0,
         resolution_ns=1,
-        device_model=model,
+        device_model=rows.model,
+        multiprocessors=rows.multiprocessors,
+        session_ns=rows.session,
     )
 
 
