@@ -30,6 +30,8 @@ class Source(Record, frozen=True, kw_only=True):
     """1000 where the trace has whole microseconds only."""
     on_cpu: bool
     device_model: str | None
+    coordinates: dict[str, int] = {}
+    """Mesh coordinates in the file's name, such as tp: 1, where the file names no rank."""
 
 
 class Provenance(Record, frozen=True, kw_only=True):

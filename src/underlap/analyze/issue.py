@@ -44,9 +44,7 @@ class Issue:
     """Compute of the device from its start to the start of the next call of its family there."""
 
 
-def find(
-    timeline: Timeline, times: CallTimes, family_of_call: np.ndarray, sets: dict[tuple[int, int], DeviceSets]
-) -> Issue:
+def find(timeline: Timeline, times: CallTimes, family_of_call: np.ndarray, sets: dict[tuple[int, int], DeviceSets]) -> Issue:
     """See `Issue`. Calls outside the window, without operations, or on CPU ranks are unknown."""
     size = len(timeline.collectives)
     lead, held, behind, compute = (np.full(size, NONE, dtype=np.int64) for _ in range(4))
@@ -97,9 +95,7 @@ def _last_before(timeline: Timeline, by_end: Int64, row: int, launch: int) -> in
     return int(chosen[-1]) if len(chosen) else NONE
 
 
-def row_of(
-    timeline: Timeline, calls: Calls, steps: Steps, times: CallTimes, found: Issue, own: Int64
-) -> IssueRow | None:
+def row_of(timeline: Timeline, calls: Calls, steps: Steps, times: CallTimes, found: Issue, own: Int64) -> IssueRow | None:
     """The row of a family, of whose calls in the window `own` are; None where none of them is launched by a host."""
     ops = timeline.ops
     on_cpu = [info.rank for info in timeline.ranks if info.on_cpu]

@@ -12,7 +12,7 @@ import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, depth, families, groups, issue, notes, sizes, steps, verdicts, waits, why
+from underlap.analyze import accounting, calls, depth, drift, families, groups, issue, notes, sizes, steps, verdicts, waits, why
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -70,14 +70,20 @@ def report(
         for row in family_rows
     ]
     issued = issue.find(timeline, times, family_of_call, sets)
+    own_calls = [waits.calls_of_family(keys.index((row.axis, row.collective)), family_of_call, times) for row in family_rows]
     family_rows = [
-        _detailed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, found, reasons, issued)
-        for row in family_rows
+        msgspec.structs.replace(
+            row,
+            sizes=sizes.size_rows(row.collective, settled, times, reasons.met, own),
+            issue=issue.row_of(timeline, settled, found, times, issued, own),
+        )
+        for row, own in zip(family_rows, own_calls, strict=True)
     ]
     late = verdicts.late_rows(reasons)
     wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
     slow = sizes.slow_sizes(family_rows)
-    meeting = reasons.met.notes if slow is None else (*reasons.met.notes, slow)
+    drifting = drift.notes((keys, family_of_call), found, times, reasons.met)
+    meeting = (*reasons.met.notes, *drifting, *([] if slow is None else [slow]))
     deeper = (
         depth.explore(timeline, settled, times, found, selection, sets, (keys, family_of_call), reasons, rank_rows)
         if wanted and rank_rows
@@ -133,26 +139,6 @@ def _completed(
     )
 
 
-def _detailed(
-    timeline: Timeline,
-    row: FamilyRow,
-    number: int,
-    family_of_call: Int32,
-    times: calls.CallTimes,
-    settled: groups.Calls,
-    found: steps.Steps,
-    reasons: why.Why,
-    issued: issue.Issue,
-) -> FamilyRow:
-    """The row with its calls by size and by when they were launched."""
-    own = waits.calls_of_family(number, family_of_call, times)
-    return msgspec.structs.replace(
-        row,
-        sizes=sizes.size_rows(row.collective, settled, times, reasons.met, own),
-        issue=issue.row_of(timeline, settled, found, times, issued, own),
-    )
-
-
 def _rows_of(timeline: Timeline, key: tuple[int, int]) -> Int64:
     return np.flatnonzero((timeline.ops.rank == key[0]) & (timeline.ops.device == key[1]))
 
@@ -171,6 +157,7 @@ def _provenance(timeline: Timeline) -> Provenance:
             resolution_ns=info.resolution_ns,
             on_cpu=info.on_cpu,
             device_model=info.device_model,
+            coordinates=dict(info.coordinates),
         )
     return Provenance(
         kind=timeline.provenance,

@@ -68,7 +68,8 @@ def slow_sizes(families: Sequence[FamilyRow]) -> Note | None:
     times, family, before, size = max(slow, key=lambda entry: entry[0])
     inside = ", waiting inside" if size.waiting_inside else ""
     text = (
-        f"{family.collective or 'communication'} of {size.median_bytes} bytes takes {size.median_ns / 1e6:.3f} ms ({size.algbw_gbps:.3f} GB/s"
-        f"{inside}), {times:.0f}x as long as at the rate of {before.median_bytes} bytes ({before.algbw_gbps:.3f} GB/s)"
+        f"{family.collective or 'communication'} of {size.median_bytes} bytes takes {size.median_ns / 1e6:.3f} ms "
+        f"({size.algbw_gbps:.3f} GB/s{inside}), "
+        f"{times:.0f}x as long as at the rate of {before.median_bytes} bytes ({before.algbw_gbps:.3f} GB/s)"
     )
     return Note(code="slow_size", text=text)

@@ -119,11 +119,10 @@ def verdict(timeline: Timeline, row: FamilyRow, sums: dict[str, CauseSum], *, on
     if row.payload_bytes is None:
         unknown.append("its bytes: record shapes (record_shapes=True), or export with payloads")
     if first in ("dependent", "serialized_or_dependent"):
-        unknown.append("whether the next compute really needs its result: shown by timing only; event or data edges would tell")
-    if first == "dependent":
+        on_device = first == "dependent" and not any(info.on_cpu for info in timeline.ranks)
+        looks = " (a full hardware queue looks the same, as with CUDA_DEVICE_MAX_CONNECTIONS=1)" if on_device else ""
         unknown.append(
-            "whether a hardware queue held that compute, which looks the same: CUDA_DEVICE_MAX_CONNECTIONS=1 does it to "
-            "independent streams; unset it (default 8) and record again"
+            f"whether the next compute really needs its result: shown by timing only{looks}; event or data edges would tell"
         )
     return Verdict(
         outcome=_outcome(row),

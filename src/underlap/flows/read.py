@@ -9,26 +9,21 @@ import re
 import stat
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from underlap.errors import InputError, NotATraceError, OptionError, UnreadableError
+from underlap.flows.recordings import distinct_ranks, refuse_several_runs
 from underlap.read import formats
 from underlap.read.identity import rank_from_name
 from underlap.read.names import NameTable
-from underlap.timeline import Note, Timeline, concatenate, renumber, with_ranks
+from underlap.timeline import Note, Timeline, concatenate, with_ranks
 
 _PARALLEL_BYTES = 16 << 20
 """Below this much input, starting processes costs more than it gains."""
 _LISTED = 4
-_APART_NS = 60_000_000_000
-"""Recordings that are further apart than clocks of hosts ever are were not made at the same time."""
-_RANK_IN_NAME = re.compile(r"(?<=rank|work)(?:er)?[-_ ]?\d+", re.IGNORECASE)
-# Six digits or more are a time; the profiler's own names have one per rank.
-_RANK_OR_NUMBER_IN_NAME = re.compile(rf"{_RANK_IN_NAME.pattern}|[0-9]{{6,}}", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +71,8 @@ def read(
         named = {rank for rank in told if rank is not None}
         files = [file for file, rank in zip(files, told, strict=True) if rank is None or rank in wanted] or files
     timelines = _read_all(files, table, folder, jobs, progress)
-    _refuse_several_runs(timelines)
-    timelines, notes = _distinct_ranks(timelines)
+    refuse_several_runs(timelines)
+    timelines, notes = distinct_ranks(timelines)
     notes += _folder_notes(folder)
     timeline = concatenate(_own_clocks(timelines))
     if wanted is not None:
@@ -272,82 +267,6 @@ def _read_one(
 
 def _without_folder(error: InputError, file: Path) -> str:
     return str(error).replace(str(file), file.name)
-
-
-def _distinct_ranks(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note]]:
-    """One Timeline per set of ranks: assumed ranks numbered anew, files that repeat a rank left out, both noted."""
-    known = [timeline for timeline in timelines if _stated(timeline)]
-    assumed = [timeline for timeline in timelines if not _stated(timeline)]
-    kept, notes = _one_recording(known)
-    taken = {info.rank for timeline in kept for info in timeline.ranks}
-    renumbered = []
-    for timeline in assumed:
-        mapping: dict[int, int] = {}
-        for info in timeline.ranks:
-            number = info.rank
-            while number in taken:
-                number += 1
-            mapping[info.rank] = number
-            taken.add(number)
-        renumbered.append(renumber(timeline, mapping))
-    if assumed and len(timelines) > 1:
-        listed = ", ".join(
-            f"{info.source} = rank {info.rank}" for timeline in renumbered[:_LISTED] for info in timeline.ranks[:_LISTED]
-        )
-        text = f"{len(assumed)} files do not say their rank; numbered in order of name: {listed}"
-        notes.append(Note(code="rank_assumed", text=text))
-    elif assumed and assumed[0].ranks[0].rank_source == "assumed":
-        notes.append(Note(code="rank_assumed", text=f"{assumed[0].ranks[0].source} does not say its rank; taken as rank 0"))
-    return [*kept, *renumbered], notes
-
-
-def _refuse_several_runs(timelines: list[Timeline]) -> None:
-    """Files that name no rank and were recorded one after another are runs to compare, not ranks to put together."""
-    sessions = sorted(
-        (info.session_ns, info.source)
-        for info in (timeline.ranks[0] for timeline in timelines if not _stated(timeline))
-        if info.session_ns is not None
-    )
-    last = sessions[0] if sessions else None
-    for (start, end), file in sessions:
-        assert last is not None
-        (_, last_end), last_file = last
-        if start - last_end > _APART_NS:
-            raise InputError(
-                f"{file}: recorded {(start - last_end) / 60e9:.0f} min after {last_file} had ended, so they are different runs "
-                "and not ranks of one; give the files of one run"
-            )
-        last = max(last, ((start, end), file), key=lambda entry: entry[0][1])
-
-
-def _stated(timeline: Timeline) -> bool:
-    return timeline.ranks[0].rank_source in ("distributedInfo", "file name")
-
-
-def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note]]:
-    """Where a rank occurs twice: the files of one recording, told by their names, else the earliest file of each rank."""
-    ranks = [timeline.ranks[0].rank for timeline in timelines]
-    counted = Counter(ranks)
-    if not counted or counted.most_common(1)[0][1] == 1:
-        return timelines, []
-    chosen = list(range(len(timelines)))
-    used = "the earliest of each rank"
-    for pattern in (_RANK_IN_NAME, _RANK_OR_NUMBER_IN_NAME):
-        recordings: dict[str, list[int]] = {}
-        for at, timeline in enumerate(timelines):
-            recordings.setdefault(pattern.sub("*", timeline.ranks[0].source), []).append(at)
-        best = max(recordings, key=lambda stem: len({ranks[at] for at in recordings[stem]}))
-        if len({ranks[at] for at in recordings[best]}) > 1:
-            chosen, used = recordings[best], best
-            break
-    kept: dict[int, int] = {}
-    for at in sorted(chosen, key=lambda at: timelines[at].origin_ns):
-        kept.setdefault(ranks[at], at)
-    left = [timeline.ranks[0].source for at, timeline in enumerate(timelines) if kept.get(ranks[at]) != at]
-    listed = ", ".join(left[:_LISTED]) + (", ..." if len(left) > _LISTED else "")
-    repeated = min(rank for rank in counted if counted[rank] > 1)
-    text = f"rank {repeated} occurs in {counted[repeated]} files; used {used}, left out {len(left)}: {listed}"
-    return [timelines[at] for at in sorted(kept.values())], [Note(code="duplicate_ranks", text=text)]
 
 
 def _own_clocks(timelines: list[Timeline]) -> list[Timeline]:

@@ -13,7 +13,7 @@ from underlap.columns import Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read import calls, cpu, device
 from underlap.read.event_waits import event_waits
-from underlap.read.identity import rank_from_metadata, rank_from_name
+from underlap.read.identity import coordinates_from_name, rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
@@ -70,6 +70,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
             resolution_ns=_resolution(ops),
             device_model=_device_model(file.metadata, parts, number),
             multiprocessors=_multiprocessors(file.metadata, parts, number),
+            coordinates=tuple(coordinates_from_name(path).items()) if source == "assumed" else (),
             groups=listed,
         )
         for number in rank_numbers

@@ -81,7 +81,7 @@ def _issue(issue: IssueRow, decimals: int) -> list[str]:
         rows.append(f"  {'held, median':<38}{milliseconds(issue.median_held_ns, 3)} ms; last to end before: {behind}")
     if issue.blocked_in:
         blocked = ", ".join(f"{clean(name)} {milliseconds(ns, decimals)}" for name, ns in issue.blocked_in.items())
-        rows.append(f"  {'host blocked before those without lead':<38}{blocked} ms")
+        rows.append(f"  {'host blocked before those, no lead':<38}{blocked} ms")
     call = milliseconds(issue.median_call_ns, 3)
     compute = UNKNOWN if issue.median_compute_ns is None else milliseconds(issue.median_compute_ns, 3)
     rows.append(f"  {'one call against compute per call':<38}{call} ms against {compute} ms (medians)")
@@ -114,7 +114,8 @@ def _multiprocessors(found: ContentionReport) -> list[str]:
     if found.communication_blocks is None:
         return []
     of = UNKNOWN if found.multiprocessors is None else str(found.multiprocessors)
-    return [f"  multiprocessors that communication holds: at most {found.communication_blocks} (blocks of its largest grid) of {of}"]
+    held = found.communication_blocks
+    return [f"  multiprocessors that communication holds: at most {held} (blocks of its largest grid) of {of}"]
 
 
 def _slower(found: ContentionReport, decimals: int) -> list[str]:
