@@ -46,7 +46,9 @@ def test_the_size_at_which_the_rate_falls_off_is_named() -> None:
     (note,) = [note for note in report.notes if note.code == "slow_size"]
 
     assert [row.median_bytes for row in sizes if (row.times_expected or 0) > 3] == [case["expect_outlier_bytes"]]
-    assert note.text.startswith(f"all_gather of {case['expect_outlier_bytes']} bytes takes 70.248 ms (0.030 GB/s, waiting inside)")
+    assert note.text.startswith(
+        f"all_gather of {case['expect_outlier_bytes']} bytes takes 70.248 ms (0.030 GB/s, waiting inside)"
+    )
     assert note.text in screen(report)
 
 
