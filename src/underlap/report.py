@@ -308,7 +308,7 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     held_ns: int | None = None
     """From its launch to its start, where that is longer than usual on the device. Null where it started at once."""
     behind: str | None = None
-    """For a held call: the kernel or copy whose end came last before its start; in its own lane, if there is one there."""
+    """For a held call: the kernel or copy that ended last before its start; one of its own lane if that ended right before."""
     call_site: str | None
     """The operator or annotation that issued it."""
     step: str | None
@@ -420,7 +420,7 @@ class IssueRow(Record, frozen=True, kw_only=True):
     median_held_ns: int | None
     """Median, over the held ones, of the time from launch to start."""
     behind: dict[str, int]
-    """Kernel or copy whose end came last before a held call started -> number of calls; the three most frequent."""
+    """Kernel or copy that ended last before a held call started -> number of calls; the three most frequent."""
     blocked_in: dict[str, int]
     """What the host was blocked in since its last launch, before it launched a call without lead: name -> ns, summed."""
     median_call_ns: int

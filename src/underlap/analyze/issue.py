@@ -57,6 +57,7 @@ def find(timeline: Timeline, times: CallTimes, family_of_call: np.ndarray, sets:
         if rank in on_cpu or len(calls) == 0:
             continue
         usual = latencies(ops.take(rows))
+        near = _TWICE * (usual.gap_ns or usual.launch_ns or 0)
         order = rows[np.argsort(ops.end_ns[rows], kind="stable")]
         for call in calls.tolist():
             launch = int(ops.launch_ns[times.first_op[call]])
@@ -67,7 +68,7 @@ def find(timeline: Timeline, times: CallTimes, family_of_call: np.ndarray, sets:
             lead[call] = NONE if begin is None else max(begin - launch, 0)
             if start - launch > _TWICE * (usual.launch_ns or 0):
                 held[call] = start - launch
-                behind[call] = _last_before(timeline, order, int(times.first_op[call]), launch)
+                behind[call] = _last_before(timeline, order, int(times.first_op[call]), launch, near)
         for family in np.unique(family_of_call[calls]).tolist():
             mine = calls[family_of_call[calls] == family]
             mine = mine[np.argsort(times.start[mine], kind="stable")]
@@ -83,14 +84,14 @@ def _exposed_from(exposed: Int64, start: int, end: int) -> int | None:
     return max(int(exposed[at, 0]), start)
 
 
-def _last_before(timeline: Timeline, by_end: Int64, row: int, launch: int) -> int:
-    """The operation that ended last between the launch and the start of `row`: in its lane if there is one, else anywhere."""
+def _last_before(timeline: Timeline, by_end: Int64, row: int, launch: int, near: int) -> int:
+    """The operation that ended last between the launch and the start of `row`; one of its own lane if that ended `near` it."""
     ops = timeline.ops
     low = int(np.searchsorted(ops.end_ns[by_end], launch, side="right"))
     high = int(np.searchsorted(ops.end_ns[by_end], ops.start_ns[row], side="right"))
     ended = by_end[low:high]
     ended = ended[(ops.collective[ended] < 0) | (ops.collective[ended] != ops.collective[row])]
-    same = ended[ops.lane[ended] == ops.lane[row]]
+    same = ended[(ops.lane[ended] == ops.lane[row]) & (ops.start_ns[row] - ops.end_ns[ended] <= near)]
     chosen = same if len(same) else ended
     return int(chosen[-1]) if len(chosen) else NONE
 
