@@ -32,7 +32,7 @@ def test_files_named_by_mesh_coordinates_are_numbered_by_them(tmp_path: Path) ->
     # The tensor dimension varies fastest: rank = pp * tp_size + tp.
     assert [(row.rank, row.compute_ns) for row in report.ranks] == [(rank, (10 + rank) * US) for rank in range(4)]
     (note,) = [note for note in report.notes if note.code == "rank_assumed"]
-    assert note.text.startswith("4 files do not say their rank; numbered in order of the coordinates in their names: ")
+    assert note.text.startswith("4 files without a rank, numbered in order of the coordinates in their names: ")
 
 
 def test_a_single_file_keeps_its_coordinates_and_is_assumed_rank_zero(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_control_character_in_a_name_is_read_with_a_warning(tmp_path: Path) ->
 
     assert (found.ranks[0].compute_ns, found.ranks[0].communication_ns) == (10_000, 30_000)
     assert [note.text for note in found.notes if note.code == "events_mended"] == [
-        "rank0.json: 1 events were not valid JSON (control characters, quotes, NaN) and were mended"
+        "rank0.json: mended, as no valid JSON (control characters, quotes, NaN): 1 event"
     ]
 
 

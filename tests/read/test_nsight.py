@@ -322,7 +322,7 @@ def test_old_exports_with_fewer_columns_are_read(tmp_path: Path) -> None:
 def test_rows_without_times_are_left_out_and_counted(tmp_path: Path) -> None:
     timeline = load(tmp_path, KERNEL=[kernel(0, 0, 2), kernel(30, 20, 2), kernel(30, 40, 2)])
     assert len(timeline.ops) == 1
-    assert notes_of(timeline)["untimed_rows"].startswith("2 device rows")
+    assert notes_of(timeline)["untimed_rows"].startswith("left out: 2 device rows")
 
 
 def test_the_device_model_is_given_where_all_devices_are_the_same(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from underlap.read import formats
 from underlap.read.identity import rank_from_name
 from underlap.read.names import NameTable
 from underlap.timeline import Note, Timeline, concatenate, with_ranks
+from underlap.wording import counted
 
 _PARALLEL_BYTES = 16 << 20
 """Below this much input, starting processes costs more than it gains."""
@@ -311,9 +312,9 @@ def _folder_notes(folder: _Folder) -> list[Note]:
         text = f"the folder has traces of its own; those in its folders are not read: {_some(folder.below)}"
         notes.append(Note(code="subfolders", text=text))
     if folder.unusable:
-        text = f"{len(folder.unusable)} traces of the folder cannot be used: {folder.unusable[0]}"
+        text = f"not usable: {counted(len(folder.unusable), 'trace')} of the folder (first: {folder.unusable[0]})"
         notes.append(Note(code="unusable_files", text=text))
     if folder.strays:
-        text = f"{len(folder.strays)} files of the folder are no traces and are left out: {folder.strays[0]}"
+        text = f"left out, as no trace: {counted(len(folder.strays), 'file')} of the folder (first: {folder.strays[0]})"
         notes.append(Note(code="stray_files", text=text))
     return notes

@@ -7,6 +7,7 @@ from collections import Counter
 
 from underlap.errors import InputError
 from underlap.timeline import Note, Timeline, renumber
+from underlap.wording import counted
 
 _LISTED = 4
 _APART_NS = 60_000_000_000
@@ -40,7 +41,7 @@ def distinct_ranks(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note
             f"{info.source} = rank {info.rank}" for timeline in renumbered[:_LISTED] for info in timeline.ranks[:_LISTED]
         )
         order = "the coordinates in their names" if by_coordinates else "name"
-        text = f"{len(assumed)} files do not say their rank; numbered in order of {order}: {listed}"
+        text = f"{counted(len(assumed), 'file')} without a rank, numbered in order of {order}: {listed}"
         notes.append(Note(code="rank_assumed", text=text))
     elif assumed and assumed[0].ranks[0].rank_source == "assumed":
         notes.append(Note(code="rank_assumed", text=f"{assumed[0].ranks[0].source} does not say its rank; taken as rank 0"))
@@ -79,8 +80,8 @@ def _stated(timeline: Timeline) -> bool:
 def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note]]:
     """Where a rank occurs twice: the files of one recording, told by their names, else the earliest file of each rank."""
     ranks = [timeline.ranks[0].rank for timeline in timelines]
-    counted = Counter(ranks)
-    if not counted or counted.most_common(1)[0][1] == 1:
+    files = Counter(ranks)
+    if not files or files.most_common(1)[0][1] == 1:
         return timelines, []
     chosen = list(range(len(timelines)))
     used = "the earliest of each rank"
@@ -97,6 +98,6 @@ def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note
         kept.setdefault(ranks[at], at)
     left = [timeline.ranks[0].source for at, timeline in enumerate(timelines) if kept.get(ranks[at]) != at]
     listed = ", ".join(left[:_LISTED]) + (", ..." if len(left) > _LISTED else "")
-    repeated = min(rank for rank in counted if counted[rank] > 1)
-    text = f"rank {repeated} occurs in {counted[repeated]} files; used {used}, left out {len(left)}: {listed}"
+    repeated = min(rank for rank in files if files[rank] > 1)
+    text = f"rank {repeated} occurs in {files[repeated]} files; used {used}, left out {len(left)}: {listed}"
     return [timelines[at] for at in sorted(kept.values())], [Note(code="duplicate_ranks", text=text)]

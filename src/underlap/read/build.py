@@ -21,6 +21,7 @@ from underlap.read.numbers import integer
 from underlap.read.rows import Context, FileRows, Parts
 from underlap.read.sieve import drop_impossible
 from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Note, Operations, RankInfo, Thread, Timeline, in_time_order
+from underlap.wording import counted
 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
 _NO_HOST = ("", "localhost", "localhost.localdomain", "unknown", "(none)")
@@ -200,25 +201,25 @@ def _devices(metadata: dict[str, Any], parts: Parts, rank: int) -> list[dict[str
 def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
     damage, notes = file.damage, []
     if damage.truncated:
-        notes.append(Note(code="truncated", text=f"{path.name}: {damage.truncated}; {rows.events} complete events were used"))
+        notes.append(Note(code="truncated", text=f"{path.name}: {damage.truncated}; complete events used: {rows.events}"))
     if damage.skipped:
-        text = f"{path.name}: {damage.skipped} events could not be read and are left out (first: {damage.first_skipped})"
+        text = f"{path.name}: left out, as unreadable: {counted(damage.skipped, 'event')} (first: {damage.first_skipped})"
         notes.append(Note(code="events_skipped", text=text))
     if damage.mended:
-        text = f"{path.name}: {damage.mended} events were not valid JSON (control characters, quotes, NaN) and were mended"
+        text = f"{path.name}: mended, as no valid JSON (control characters, quotes, NaN): {counted(damage.mended, 'event')}"
         notes.append(Note(code="events_mended", text=text))
     if damage.mistyped:
-        text = f"{path.name}: {damage.mistyped} events have fields of a wrong type, which are taken as absent"
+        text = f"{path.name}: taken as absent: fields of a wrong type in {counted(damage.mistyped, 'event')}"
         notes.append(Note(code="events_mistyped", text=text))
     if damage.metadata:
         notes.append(Note(code="metadata_lost", text=f"{path.name}: {damage.metadata}"))
     if damage.lists > 1:
         text = f"{path.name}: {damage.lists} lists of events in the file; all of them were read"
         notes.append(Note(code="several_lists", text=text))
-    repeated = [f"{count} {kind} rows" for count, kind in zip(rows.repeated, ("device", "host"), strict=True) if count]
+    repeated = [counted(count, f"{kind} row") for count, kind in zip(rows.repeated, ("device", "host"), strict=True) if count]
     if repeated:
-        text = f"{path.name}: {' and '.join(repeated)} repeat another one exactly and are left out"
+        text = f"{path.name}: left out, as they repeat another one exactly: {' and '.join(repeated)}"
         notes.append(Note(code="duplicates", text=text))
     for what, count in rows.dropped.items():
-        notes.append(Note(code="events_dropped", text=f"{path.name}: {count} events {what} are left out"))
+        notes.append(Note(code="events_dropped", text=f"{path.name}: left out: {counted(count, 'event')} {what}"))
     return notes

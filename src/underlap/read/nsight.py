@@ -42,6 +42,7 @@ from underlap.read.nsight_rows import (
 )
 from underlap.read.nsight_tables import Export
 from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Lane, Note, OpClass, Operations, RankInfo, Thread, Timeline
+from underlap.wording import counted
 
 # These return when the device is done. cudaStreamWaitEvent and cudaEventQuery return at once.
 _BLOCKING = re.compile(r"(cuda|cu|hip)\w*Synchronize")
@@ -273,13 +274,13 @@ def _notes(rows: _Rows, ranks: _Ranks, found: Found, work: Work, names: Interner
     device = rows.device
     notes = [Note(code="rank_assumed", text=_ranks_in_words(ranks))]
     if rows.untimed:
-        text = f"{rows.untimed} device rows without a start, or with an end before it, are left out."
+        text = f"left out: {counted(rows.untimed, 'device row')} without a start, or with an end before it"
         notes.append(Note(code="untimed_rows", text=text))
     unlaunched = int((work.time == UNKNOWN_NS).sum())
     if unlaunched:
         text = (
-            f"{unlaunched} of {len(device)} device rows have no launching call in the export, most likely because they were "
-            "launched before the capture began."
+            f"no launching call in the export for {unlaunched} of {counted(len(device), 'device row')}, most likely because of "
+            "launches before the capture began"
         )
         notes.append(Note(code="unlaunched", text=text))
     if device.opaque.any():
