@@ -369,6 +369,8 @@ class BubbleRow(Record, frozen=True, kw_only=True):
     """(p-1)/(m+p-1) of the step, for plain 1F1B and GPipe. Null where p or m is unknown."""
     waiting_share: dict[str, float]
     """Rank -> share of its steps in which it waits for another stage."""
+    waiting_ns: dict[str, int] = {}
+    """Rank -> the same in nanoseconds, summed over its steps."""
     how: str
 
 
@@ -415,6 +417,7 @@ class IssueRow(Record, frozen=True, kw_only=True):
     ran_out: int
     """Started as soon as it was launched, and ran beside compute before the exposed part."""
     launch_unknown: int
+    """Without a launch in the trace, or launched by a graph, which launches all its kernels at once."""
     median_lead_ns: int | None
     """Median, over those with a known launch, of the time from the launch to the beginning of the exposed part."""
     median_held_ns: int | None

@@ -105,7 +105,9 @@ def test_a_measured_bubble_stands_beside_the_formula(stages: int, micro_batches:
     assert bubble.waiting_share[str(stages - 1)] == pytest.approx(ideal, abs=0.03)
     assert bubble.waiting_share["0"] < 0.03
     assert f"plain 1F1B or GPipe has {100 * ideal:.1f} % of bubble" in explained(report)
-    assert f"rank {stages - 1} {100 * bubble.waiting_share[str(stages - 1)]:.1f} %" in explained(report)
+    waiting, share = bubble.waiting_ns[str(stages - 1)], bubble.waiting_share[str(stages - 1)]
+    assert waiting == pytest.approx(3 * (stages - 1) * MS, rel=0.05)
+    assert f"rank {stages - 1} {waiting / MS:.2f} ms ({100 * share:.1f} %)" in explained(report)
     assert all(not row.straggler for row in report.late)
 
 

@@ -248,3 +248,17 @@ def test_the_last_bucket_of_each_step_is_told_with_its_time_and_bytes() -> None:
     (finding,) = report.findings
     assert low < finding.share_of_window < high
     assert "exposed in the last call of a step    2.80 ms, 5.00 MB each (median)" in explained(report)
+
+
+def test_the_launch_of_a_graph_says_nothing_of_its_collectives() -> None:
+    ops = [*usual_launches(), Op(COMPUTE, 0, 50 * US, launch=-9 * US, graph=1)]
+    ops += [
+        Op(COMMUNICATION, 60 * US, 90 * US, 0, -9 * US, lane="20", graph=1),
+        Op(COMPUTE, 95 * US, 99 * US, launch=-9 * US, graph=1),
+    ]
+    report = whole(build(ops, calls=[Call()]))
+    row = family(report, "all_reduce")
+
+    assert row.issue is not None
+    assert (row.issue.launch_unknown, row.issue.no_lead, row.issue.held, row.issue.median_lead_ns) == (1, 0, 0, None)
+    assert (report.instances[0].lead_ns, report.instances[0].held_ns, report.instances[0].behind) == (None, None, None)

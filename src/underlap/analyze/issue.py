@@ -12,6 +12,7 @@ import dataclasses
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from underlap import intervals
 from underlap.analyze.accounting import DeviceSets
@@ -59,22 +60,30 @@ def find(timeline: Timeline, times: CallTimes, family_of_call: np.ndarray, sets:
         usual = latencies(ops.take(rows))
         near = _TWICE * (usual.gap_ns or usual.launch_ns or 0)
         order = rows[np.argsort(ops.end_ns[rows], kind="stable")]
-        for call in calls.tolist():
+        ends = ops.end_ns[order]
+        for call in calls[_launch_known(timeline, times.first_op[calls])].tolist():
             launch = int(ops.launch_ns[times.first_op[call]])
-            if launch == UNKNOWN_NS or times.exposed[call] <= _SLIVER * times.duration[call]:
+            if times.exposed[call] <= _SLIVER * times.duration[call]:
                 continue
             start = int(times.start[call])
             begin = _exposed_from(own.exposed, start, int(times.end[call]))
             lead[call] = NONE if begin is None else max(begin - launch, 0)
             if start - launch > _TWICE * (usual.launch_ns or 0):
                 held[call] = start - launch
-                behind[call] = _last_before(timeline, order, int(times.first_op[call]), launch, near)
+                behind[call] = _last_before(timeline, order, ends, int(times.first_op[call]), near)
         for family in np.unique(family_of_call[calls]).tolist():
             mine = calls[family_of_call[calls] == family]
             mine = mine[np.argsort(times.start[mine], kind="stable")]
             starts = times.start[mine]
             compute[mine[:-1]] = intervals.covered(starts[:-1], starts[1:], own.compute)
     return Issue(lead=lead, held=held, behind=behind, compute=compute)
+
+
+def _launch_known(timeline: Timeline, rows: Int64) -> NDArray[np.bool_]:
+    """Whether each operation has a launch of its own: a graph launches all its kernels at once, which says nothing of each."""
+    ops = timeline.ops
+    found: NDArray[np.bool_] = (ops.launch_ns[rows] != UNKNOWN_NS) & (ops.graph[rows] < 0)
+    return found
 
 
 def _exposed_from(exposed: Int64, start: int, end: int) -> int | None:
@@ -84,16 +93,17 @@ def _exposed_from(exposed: Int64, start: int, end: int) -> int | None:
     return max(int(exposed[at, 0]), start)
 
 
-def _last_before(timeline: Timeline, by_end: Int64, row: int, launch: int, near: int) -> int:
+def _last_before(timeline: Timeline, by_end: Int64, ends: Int64, row: int, near: int) -> int:
     """The operation that ended last between the launch and the start of `row`; one of its own lane if that ended `near` it."""
     ops = timeline.ops
-    low = int(np.searchsorted(ops.end_ns[by_end], launch, side="right"))
-    high = int(np.searchsorted(ops.end_ns[by_end], ops.start_ns[row], side="right"))
-    ended = by_end[low:high]
-    ended = ended[(ops.collective[ended] < 0) | (ops.collective[ended] != ops.collective[row])]
-    same = ended[(ops.lane[ended] == ops.lane[row]) & (ops.start_ns[row] - ops.end_ns[ended] <= near)]
-    chosen = same if len(same) else ended
-    return int(chosen[-1]) if len(chosen) else NONE
+    start = int(ops.start_ns[row])
+    low = int(np.searchsorted(ends, ops.launch_ns[row], side="right"))
+    high = int(np.searchsorted(ends, start, side="right"))
+    just = by_end[max(low, int(np.searchsorted(ends, start - near, side="left"))) : high]
+    same = just[(ops.lane[just] == ops.lane[row]) & (just != row)]
+    if len(same):
+        return int(same[-1])
+    return next((int(other) for other in by_end[low:high][::-1] if other != row), NONE)
 
 
 def row_of(timeline: Timeline, calls: Calls, steps: Steps, times: CallTimes, found: Issue, own: Int64) -> IssueRow | None:
@@ -105,7 +115,7 @@ def row_of(timeline: Timeline, calls: Calls, steps: Steps, times: CallTimes, fou
     if len(own) == 0:
         return None
     exposed = own[times.exposed[own] > _SLIVER * times.duration[own]]
-    known = exposed[ops.launch_ns[times.first_op[exposed]] != UNKNOWN_NS]
+    known = exposed[_launch_known(timeline, times.first_op[exposed])]
     held = known[found.held[known] >= 0]
     free = known[found.held[known] < 0]
     begun = times.start[free] - ops.launch_ns[times.first_op[free]]
@@ -150,16 +160,18 @@ def _last_of_steps(calls: Calls, steps: Steps, times: CallTimes, own: Int64) -> 
 def _blocked_in(timeline: Timeline, rows: Int64) -> dict[str, int]:
     """Name -> time of the calls in which the launching thread was blocked between its launch before and these launches."""
     ops, host = timeline.ops, timeline.host
+    blocking = blocking_rows(timeline)
     total: Counter[str] = Counter()
     for thread in np.unique(ops.thread[rows]).tolist():
-        waits = np.flatnonzero(blocking_rows(timeline) & (host.thread == thread))
+        waits = np.flatnonzero(blocking & (host.thread == thread))
+        waits = waits[np.argsort(host.start_ns[waits], kind="stable")]
         if len(waits) == 0:
             continue
         launches = np.unique(ops.launch_ns[(ops.thread == thread) & (ops.launch_ns != UNKNOWN_NS)])
         for launch in np.unique(ops.launch_ns[rows[ops.thread[rows] == thread]]).tolist():
             at = int(np.searchsorted(launches, launch))
             since = int(launches[at - 1]) if at else np.iinfo(np.int64).min
-            between = waits[(host.start_ns[waits] >= since) & (host.end_ns[waits] <= launch)]
-            for row in between.tolist():
+            low, high = np.searchsorted(host.start_ns[waits], (since, launch))
+            for row in waits[low:high][host.end_ns[waits[low:high]] <= launch].tolist():
                 total[timeline.names[host.name[row]]] += int(host.end_ns[row] - host.start_ns[row])
     return dict(sorted(total.items(), key=lambda entry: (-entry[1], entry[0]))[:_SHOWN])

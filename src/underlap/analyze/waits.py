@@ -108,6 +108,7 @@ def bubble_rows(why: Why, calls: Calls) -> list[BubbleRow]:
             micro_batches=entry.micro_batches,
             ideal_share=entry.ideal_share,
             waiting_share={str(rank): share for rank, share in entry.waiting_share.items()},
+            waiting_ns={str(rank): ns for rank, ns in entry.waiting_ns.items()},
             how=entry.how,
         )
         for entry in why.bubbles

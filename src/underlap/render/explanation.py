@@ -33,7 +33,7 @@ def lines(report: Report) -> list[str]:
     found = [""]
     for family in report.families[:FAMILIES]:
         found += [*_family(family, decimals), ""]
-    found += [line for row in report.bubbles for line in _bubble(row)]
+    found += [line for row in report.bubbles for line in _bubble(row, decimals)]
     return found + _contention(report, decimals) + _path(report, decimals) + _levers(report, decimals)
 
 
@@ -101,11 +101,16 @@ def _sizes(sizes: Sequence[SizeRow], decimals: int) -> list[str]:
     ]
 
 
-def _bubble(bubble: BubbleRow) -> list[str]:
+def _bubble(bubble: BubbleRow, decimals: int) -> list[str]:
     who = clean(bubble.group or "pipeline")
     counts = f"{UNKNOWN if bubble.stages is None else bubble.stages} stages, "
     counts += f"{UNKNOWN if bubble.micro_batches is None else bubble.micro_batches} micro-batches"
-    shares = ", ".join(f"rank {clean(rank)} {percent(share)} %" for rank, share in bubble.waiting_share.items()) or UNKNOWN
+    waiting = [
+        f"rank {clean(rank)} {milliseconds(bubble.waiting_ns[rank], decimals)} ms ({percent(share)} %)"
+        for rank, share in bubble.waiting_share.items()
+        if rank in bubble.waiting_ns
+    ]
+    shares = ", ".join(waiting) or UNKNOWN
     ideal = f"plain 1F1B or GPipe has {percent(bubble.ideal_share)} % of bubble"
     return [f"pipeline {who}: {counts}; {ideal}", f"  waiting for other stages, of the steps: {shares}"]
 
