@@ -12,6 +12,7 @@ from tests.lint.inputs import lint
 from tests.timelines import COMMUNICATION, COMPUTE, Call, Host, Op, build, info
 from underlap.analyze.configuration import configured
 from underlap.lint_report import LintReport
+from underlap.render.terminal import LINES, render
 from underlap.report import EngagementRow, Report
 from underlap.timeline import Group, HostKind, Timeline
 
@@ -157,3 +158,19 @@ def test_the_recorded_example_with_one_bucket_is_not_engaged(tmp_path: Path) -> 
     )
 
     assert [only(report).engaged for report in (one, several)] == [False, True]
+
+
+def test_the_screen_names_the_rule_and_what_is_on_in_vain_within_its_lines(tmp_path: Path) -> None:
+    report = held(steps([(610, 890)]), lint(tmp_path, {"train.sh": ONE_QUEUE}))
+    screen = render(report).plain
+    flat = " ".join(screen.split())
+
+    assert "config: connections-dp explains" in flat
+    assert "config: overlap of the gradient reduction is on, and not engaged: one reduction of gradients per step" in flat
+    assert len(screen.splitlines()) <= LINES
+
+
+def test_a_configuration_that_explains_nothing_says_so_on_the_screen(tmp_path: Path) -> None:
+    report = held(steps([(300, 500), (610, 890)]), lint(tmp_path, {"train.sh": "torchrun pretrain_gpt.py --bf16\n"}))
+
+    assert "config: nothing in it explains the verdicts" in render(report).plain

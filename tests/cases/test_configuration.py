@@ -13,13 +13,8 @@ import pytest
 import yaml
 
 import underlap
-from tests.cases.test_tool_input import host, kernel, written
+from tests.cases.given import CASES, host, kernel, written
 from tests.lint.inputs import findings, limits, lint
-
-CASES: dict[str, dict[str, Any]] = {
-    case["id"]: case["test_input"]
-    for case in yaml.safe_load((Path(__file__).parents[2].parent / "shared" / "cases.yaml").read_text())
-}
 
 
 def test_data_parallel_overlap_beside_an_offloaded_optimizer_is_put_in_its_place(tmp_path: Path) -> None:

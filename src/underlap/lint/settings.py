@@ -48,7 +48,10 @@ class Setting:
     """How many parts of its path named it: a more specific name wins over a bare one."""
 
     def __str__(self) -> str:
-        shown = "?" if self.value is None else str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
+        shown = "?" if self.value is None else str(self.value)
+        if isinstance(self.value, bool):
+            # Variables of an environment are switched by numbers.
+            shown = str(int(self.value)) if self.name in ENVIRONMENT else shown.lower()
         return f"{self.spelled}={shown}"
 
 
@@ -119,17 +122,14 @@ class Settings:
         """Major number of the compute capability: 9 for Hopper, 10 and more for Blackwell."""
         self.amd = amd
         self.versions = dict(versions or {})
-        self.asked: set[str] = set()
 
     def given(self, name: str) -> Setting | None:
         """The setting, where it was given with a certain value that could be read."""
-        self.asked.add(name)
         setting = self.of.get(name)
         return setting if setting is not None and setting.certain and setting.value is not None else None
 
     def mentioned(self, name: str) -> bool:
         """Whether it stands anywhere, with whatever value."""
-        self.asked.add(name)
         return name in self.of
 
     def value(self, name: str) -> bool | int | float | str | None:
