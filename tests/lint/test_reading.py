@@ -169,8 +169,10 @@ def test_directives_of_slurm_tell_the_device(tmp_path: Path) -> None:
 def test_a_pinned_version_decides_whether_a_rule_holds(tmp_path: Path) -> None:
     serve = "vllm serve model --data-parallel-size 8 --enable-expert-parallel --all2all-backend pplx\n"
     old = f"docker pull vllm/vllm-openai:v0.11.0\n{serve}"
+    unknown = lint(tmp_path / "unknown", {"serve.sh": serve})
 
-    assert findings(lint(tmp_path / "new", {"serve.sh": serve})) == ["all2all-removed"]
+    assert (findings(unknown), [row.rule for row in unknown.undecided]) == ([], ["all2all-removed"])
+    assert findings(lint(tmp_path / "new", {"serve.sh": serve}, versions={"vllm": "0.25"})) == ["all2all-removed"]
     assert findings(lint(tmp_path / "old", {"serve.sh": old})) == []
     assert findings(lint(tmp_path / "given", {"serve.sh": serve}, versions={"vllm": "0.12.0"})) == []
 

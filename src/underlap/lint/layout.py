@@ -12,7 +12,11 @@ def fsdp(settings: Settings) -> tuple[str, ...]:
     tuned = ("fsdp_version", "fsdp_forward_prefetch", "fsdp_backward_prefetch", "reshard_after_forward")
     if shown := [*switched, *named, *(name for name in tuned if settings.given(name))]:
         return (shown[0],)
-    if settings.given("fsdp_config") and settings.word("fsdp_config") == "given" and not settings.uses("megatron", "deepspeed"):
+    if (
+        settings.given("fsdp_config")
+        and settings.word("fsdp_config") == "given"
+        and not settings.uses("megatron", "deepspeed", "xla")
+    ):
         return ("fsdp_config",)
     degree = settings.number("data_parallel_shard_degree")
     if settings.uses("torchtitan") and degree is not None and degree != 1:

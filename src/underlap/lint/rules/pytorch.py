@@ -71,7 +71,7 @@ RULES = (
         "blocked host defeats",
         change="drop the switch; where gathers are launched late, call set_modules_to_forward_prefetch in the program",
         price="explicit prefetch holds one more layer of parameters",
-        holds_for="Accelerate 1.6 and later with fsdp_version 2",
+        holds_for="Accelerate 1.6 with fsdp_version 2; later releases were not looked up",
         sources=("https://huggingface.co/docs/accelerate/v1.6.0/en/concept_guides/fsdp1_vs_fsdp2",),
         about=("fsdp_version",),
         check=_version_two,

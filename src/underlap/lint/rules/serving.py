@@ -91,6 +91,8 @@ def _removed(settings: Settings) -> Answer:
     backend = settings.word("all2all_backend") or settings.word("VLLM_ALL2ALL_BACKEND")
     name = "all2all_backend" if settings.given("all2all_backend") else "VLLM_ALL2ALL_BACKEND"
     if backend in ("pplx", "naive"):
+        if "vllm" not in settings.versions:
+            return Undecided(because=(name,), needs="the version of vLLM: 0.12 has the backend, 0.25 replaces it by another")
         return Match(because=(name,), detail=f"{backend} is gone: allgather_reducescatter runs instead", voids=(name,))
     return None
 
@@ -207,7 +209,7 @@ RULES = (
         "overlaps nothing",
         change="--all2all-backend deepep_low_latency, deepep_high_throughput or another of the documented ones",
         price="its kernels have to be installed",
-        holds_for="vLLM releases without pplx (0.17 and later); in older ones the backend exists",
+        holds_for="vLLM 0.25 and later; 0.12 has the backend, and when between them it went was not looked up",
         sources=(
             "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
             "https://github.com/vllm-project/vllm/blob/main/vllm/config/parallel.py",
@@ -215,9 +217,12 @@ RULES = (
         about=("all2all_backend", "VLLM_ALL2ALL_BACKEND"),
         check=_removed,
         product="vllm",
-        since="0.17",
+        since="0.25",
         explains=Explains(causes=_EXPOSED, collectives=_EXPERTS),
-        fires={"serve.sh": "vllm serve model --data-parallel-size 8 --enable-expert-parallel --all2all-backend pplx\n"},
+        fires={
+            "serve.sh": "pip install vllm==0.25.0\n"
+            "vllm serve model --data-parallel-size 8 --enable-expert-parallel --all2all-backend pplx\n"
+        },
         silent={
             "serve.sh": "pip install vllm==0.12.0\n"
             "vllm serve model --data-parallel-size 8 --enable-expert-parallel --all2all-backend pplx\n"
