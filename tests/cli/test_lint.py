@@ -109,3 +109,9 @@ def test_analyze_takes_the_configuration_of_the_job(run, flows, tmp_path):
 
     (_, options), *_ = flows.analyze_calls
     assert [str(path) for path in options["config"]] == ["losing.sh", "job.env"]
+
+
+def test_a_configuration_that_is_missing_is_refused_before_the_traces_are_read(run, flows):
+    result = run("analyze", "traces", "--config", "nothing.sh")
+
+    assert (result.exit_code, flows.read_calls) == (2, [])

@@ -63,7 +63,7 @@ Example:
     "configs",
     metavar="FILE",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A script or file of the job's configuration, as for lint: which rule explains the verdict. May be repeated.",
 )
 @click.option("--explain", is_flag=True, help="After the screen: what decided at each branch, the critical path, and the levers.")

@@ -33,6 +33,8 @@ def analyze(
 
     >>> underlap.analyze("traces/", mesh={"dp": 2, "tp": 4}).families[0].exposed_share_ns  # doctest: +SKIP
     """
+    # First, as a configuration that cannot be read is known in no time.
+    configuration = lint(*config, together=True) if config else None
     if isinstance(source, Timeline):
         timeline = source
     elif isinstance(source, str | os.PathLike):
@@ -40,4 +42,4 @@ def analyze(
     else:
         timeline = read(*source)
     found = report(timeline, window=window, step_numbers=steps, mesh=mesh, deep=deep)
-    return configured(found, timeline, lint(*config, together=True)) if config else found
+    return configured(found, timeline, configuration) if configuration else found
