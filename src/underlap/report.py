@@ -178,6 +178,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     price: str | None
     unknown: list[str]
     """What is not known, and what would tell."""
+    rules: list[str] = []
+    """Rules of `underlap lint` that hold for the configuration given with --config, and account for `cause` here."""
 
 
 class FamilyRow(Record, frozen=True, kw_only=True):
@@ -535,6 +537,41 @@ class BoundReport(Record, frozen=True, kw_only=True):
     """Share hidden of what any schedule could hide."""
 
 
+class ConfigurationFinding(Record, frozen=True, kw_only=True):
+    """A rule of `underlap lint` that holds for the configuration of the job (docs/lint.md)."""
+
+    rule: str
+    text: str
+    settings: list[str]
+    """name=value (file:line)."""
+    change: str
+    price: str
+    sources: list[str]
+    explains: list[str]
+    """What it accounts for in this trace: axis and collective, with the cause. Empty where the trace shows nothing of it."""
+
+
+class EngagementRow(Record, frozen=True, kw_only=True):
+    """Something that the configuration switches on, held against the trace."""
+
+    feature: str
+    settings: list[str]
+    expects: str
+    engaged: bool | None
+    """False: switched on, and not there. Null where the trace cannot tell."""
+    text: str
+    """What the trace shows instead, or what would tell."""
+
+
+class ConfigurationReport(Record, frozen=True, kw_only=True):
+    """What the configuration says about this trace."""
+
+    files: list[str]
+    findings: list[ConfigurationFinding]
+    engagement: list[EngagementRow]
+    """Not engaged first."""
+
+
 class UnmatchedRow(Record, frozen=True, kw_only=True):
     """A kernel name that the table of kernel families does not know. It was counted as compute."""
 
@@ -587,6 +624,8 @@ class Report(Record, frozen=True, kw_only=True):
     levers_unknown: str | None = None
     """Why there are no levers, where the window could not be replayed."""
     bound: BoundReport | None = None
+    configuration: ConfigurationReport | None = None
+    """Null where no configuration was given."""
     unmatched: list[UnmatchedRow]
     """Largest total_ns first."""
     notes: list[NoteRow]

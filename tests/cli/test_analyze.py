@@ -17,7 +17,7 @@ def test_a_folder_alone_leaves_every_choice_to_the_flows(run, flows):
     result = run("analyze", "traces")
     assert result.exit_code == 0
     assert flows.read_calls == [((Path("traces"),), {"names": None, "ranks": None, "jobs": None, "progress": None})]
-    assert flows.analyze_calls == [(flows.timeline, {"window": None, "steps": None, "mesh": None, "deep": None})]
+    assert flows.analyze_calls == [(flows.timeline, {"window": None, "steps": None, "mesh": None, "deep": None, "config": ()})]
     assert result.stdout == render(flows.report).plain + "\n"
     assert result.stderr == ""
 
@@ -30,7 +30,7 @@ def test_every_option_reaches_its_flow(run, flows):
     assert paths == (Path("traces"), Path("trace.json"))
     assert reading == {"names": Path("names.yaml"), "ranks": (0, 1, 2, 5), "jobs": 3, "progress": None}
     ((_, analysis),) = flows.analyze_calls
-    assert analysis == {"window": "steps", "steps": (2, 3, 6), "mesh": {"dp": 2, "tp": 4}, "deep": True}
+    assert analysis == {"window": "steps", "steps": (2, 3, 6), "mesh": {"dp": 2, "tp": 4}, "deep": True, "config": ()}
     assert list(analysis["mesh"]) == ["dp", "tp"]
 
 
@@ -148,4 +148,4 @@ def test_a_failure_while_writing_leaves_no_file(run, flows):
     flows.report = replace(flows.report, instances=[None])
     assert run("analyze", "traces", "--instances", "out.csv").exit_code != 0
     assert not Path("out.csv").exists()
-    assert sorted(path.name for path in Path().iterdir()) == ["trace.json", "traces"]
+    assert sorted(path.name for path in Path().iterdir()) == ["job.env", "trace.json", "traces", "train.sh"]

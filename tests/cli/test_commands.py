@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 FLAGS = {
     "underlap": ["--version"],
     "underlap analyze": [
+        "--config",
         "--explain",
         "--force",
         "--instances",
@@ -31,6 +32,7 @@ FLAGS = {
         "--steps",
         "--window",
     ],
+    "underlap lint": ["--env", "--force", "--gpu", "--json", "--together", "--version"],
 }
 
 

@@ -58,6 +58,14 @@ Example:
 @click.option(
     "--jobs", metavar="N", type=click.IntRange(min=1), help="Processes for reading.  [default: one per file, at most one per CPU]"
 )
+@click.option(
+    "--config",
+    "configs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A script or file of the job's configuration, as for lint: which rule explains the verdict. May be repeated.",
+)
 @click.option("--explain", is_flag=True, help="After the screen: what decided at each branch, the critical path, and the levers.")
 @click.option("--force", is_flag=True, help="Replace output files that exist.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar on standard error.")
@@ -72,6 +80,7 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
     mesh: dict[str, int] | None,
     names: Path | None,
     jobs: int | None,
+    configs: tuple[Path, ...],
     explain: bool,
     force: bool,
     no_progress: bool,
@@ -83,7 +92,7 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
     if steps is not None and window == "whole":
         raise click.UsageError("--steps selects steps, and --window whole none: pass one of them.")
     json_path = Path(json_file) if json_file is not None and json_file != STREAM else None
-    _check_outputs(json_path, instances_file, (*paths, names) if names else paths, force=force)
+    _check_outputs(json_path, instances_file, (*paths, *configs, *filter(None, [names])), force=force)
 
     from underlap.cli.progress import reading_bar
     from underlap.flows.analyze import analyze as analyze_timeline
@@ -91,7 +100,7 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
 
     with reading_bar(wanted=not no_progress) as progress:
         timeline = read(*paths, names=names, ranks=ranks, jobs=jobs, progress=progress)
-    report = analyze_timeline(timeline, window=window, steps=steps, mesh=mesh, deep=True if explain else None)
+    report = analyze_timeline(timeline, window=window, steps=steps, mesh=mesh, deep=True if explain else None, config=configs)
 
     # Files first: a reader of the screen that leaves early must not cost them.
     _write_files(report, json_path, instances_file)

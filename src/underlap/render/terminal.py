@@ -29,6 +29,7 @@ FAMILIES_BESIDE_FINDINGS = 3
 FINDINGS = 3
 CAUSES = 4
 UNMATCHED_NAMES = 3
+CONFIGURATION = 2
 
 
 def print_report(report: Report, file: IO[str]) -> None:
@@ -64,6 +65,7 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         sections[0] += _parts(report, report.summary, width, decimals)
         sections[0] += _communication(report.summary, width, decimals)
         sections[0] += _causes(report, width)
+        sections[0] += _configuration(report, width)
         shown = FAMILIES if not report.findings else FAMILIES_BESIDE_FINDINGS
         sections.append(family_lines(report.families, shown=shown, width=width, decimals=decimals, rows=len(report.ranks)))
         unmatched = _unmatched(report, report.summary, width, decimals)
@@ -188,6 +190,20 @@ def _causes(report: Report, width: int) -> list[Text]:
     rest = f", {more} more" if more else ""
     unknown = "" if report.coverage in (None, 1.0) else f"; cause known for {percent(report.coverage)} %"
     return _lines(f"exposed because: {listed}{rest}{unknown}", width)
+
+
+def _configuration(report: Report, width: int) -> list[Text]:
+    """What the configuration says: rules that explain a verdict first, then what is switched on in vain."""
+    if report.configuration is None:
+        return []
+    rules = [row for row in report.configuration.findings if row.explains][:CONFIGURATION]
+    texts = [f"config: {clean(row.rule)} explains {clean(row.explains[0])}: {clean(row.change)}" for row in rules]
+    vain = [row for row in report.configuration.engagement if row.engaged is False][:CONFIGURATION]
+    texts += [f"config: {clean(row.feature)} is on, and not engaged: {clean(row.text)}" for row in vain]
+    if not texts:
+        rest = [row.rule for row in report.configuration.findings]
+        texts = [f"config: {'nothing in it explains the verdicts' if not rest else clean(', '.join(rest)) + ' (see --json)'}"]
+    return [line for text in texts for line in _lines(text, width)]
 
 
 def _findings(report: Report, width: int, *, room: int) -> list[Text]:
