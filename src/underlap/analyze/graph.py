@@ -189,12 +189,33 @@ def _meetings(timeline: Timeline, waits: Waits, start: Int64, end: Int64) -> tup
     matched = known & (waits.instance[calls] >= 0)
     instance[node[matched]] = waits.instance[calls[matched]]
     members = node[matched][np.lexsort((start[node[matched]], instance[node[matched]]))]
-    number = instance[members]
-    for member in members[wait[members] > 0].tolist():
-        low, high = np.searchsorted(number, [instance[member], instance[member] + 1])
-        peers = members[low:high]
-        distance = np.abs(start[peers] - (start[member] + wait[member]))
-        nearest = int(distance.argmin())
-        if distance[nearest] <= MEETING_NS and peers[nearest] != member and start[peers[nearest]] > start[member]:
-            late[member] = peers[nearest]
+    _late_peers(late, members, instance[members], start, wait)
     return wait, late, instance
+
+
+def _late_peers(late: Int64, members: Int64, number: Int64, start: Int64, wait: Int64) -> None:
+    """Fill in `late`: of the operations that meet (`members`, by instance and start), the one that arrived closest to the end
+    of the waiting of each, the first of equals, if that is close enough and later than the one that waited."""
+    asking = np.flatnonzero(wait[members] > 0)
+    if len(asking) == 0:
+        return
+    until = start[members[asking]] + wait[members[asking]]
+    # Where each moment falls among the starts of its instance, behind those that are equal.
+    moments = np.concatenate([start[members], until])
+    whose = np.concatenate([number, number[asking]])
+    question = np.repeat([False, True], [len(members), len(asking)])
+    order = np.lexsort((question, moments, whose))
+    behind = np.empty(len(order), dtype=np.int64)
+    behind[order] = np.cumsum(~question[order])
+    at = behind[len(members) :]
+    far = np.iinfo(np.int64).max
+    low, high = np.maximum(at - 1, 0), np.minimum(at, len(members) - 1)
+    below = np.where((at > 0) & (number[low] == number[asking]), until - start[members[low]], far)
+    above = np.where((at < len(members)) & (number[high] == number[asking]), start[members[high]] - until, far)
+    new = np.ones(len(members), dtype=bool)
+    new[1:] = (number[1:] != number[:-1]) | (start[members][1:] != start[members][:-1])
+    first = np.maximum.accumulate(np.where(new, np.arange(len(members)), 0))
+    nearest = np.where(below <= above, first[low], high)
+    waiting, peer = members[asking], members[nearest]
+    fits = (np.minimum(below, above) <= MEETING_NS) & (start[peer] > start[waiting])
+    late[waiting[fits]] = peer[fits]
