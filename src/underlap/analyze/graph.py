@@ -10,10 +10,12 @@ entering and leaving a blocking call. An edge has a kind and a grade (DESIGN sec
     busy         order     one point of a host thread -> the next; the lag is what the host did between them
     across       timing    end in one lane -> start in another, within the rank's usual gap, that nothing else explains
     handoff      timing    a thread goes on after another thread, or a gloo span, that it seems to have waited for
+    data         data      last operation that wrote a tensor -> one that uses it, where an execution trace names both
+    borrowed     borrowed  an order that another recording of the job shows (--like), not this one
 
 Each edge has a lag: the usual one of its kind on this rank, or less where less was observed. What a start is later than all
 its edges say is its `delay`, which no edge explains. Edges lead from earlier to later starts, so there is no circle.
-Not modeled: data dependences (no trace here has them), pools of buffers, threads that poll.
+Not modeled: data dependences without an execution trace, pools of buffers, threads that poll.
 """
 
 from __future__ import annotations
@@ -108,6 +110,7 @@ def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
         *dependences.host_sync_edges(timeline, found),
         dependences.across_edges(timeline, usual, events),
         *dependences.host_edges(timeline, found),
+        *dependences.told_edges(timeline),
     ]
     place = np.empty(len(kind), dtype=np.int64)
     place[np.lexsort((end, TURN[kind], start))] = np.arange(len(kind))
@@ -143,7 +146,7 @@ def _lags(
     table = np.zeros((max(usual, default=0) + 1, 2, len(EdgeKind)), dtype=np.int64)
     for number, gaps in usual.items():
         table[number, :, [EdgeKind.LANE, EdgeKind.EVENT]] = [[gaps.lane] * 2, [gaps.lane_most] * 2]
-        table[number, :, [EdgeKind.HOST_SYNC, EdgeKind.ACROSS]] = gaps.across
+        table[number, :, [EdgeKind.HOST_SYNC, EdgeKind.ACROSS, EdgeKind.DATA, EdgeKind.BORROWED]] = gaps.across
         table[number, :, EdgeKind.LAUNCH] = gaps.launch, gaps.launch_copy
     observed = start[edges.target] - end[edges.source]
     expected = table[rank[edges.target], copied[edges.target].astype(np.int64), edges.kind]

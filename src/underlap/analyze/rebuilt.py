@@ -21,7 +21,8 @@ from underlap.timeline import OpClass, Timeline
 
 COMMUNICATING = (OpClass.COMMUNICATION, OpClass.WAIT)
 _OF_HOST = (EdgeKind.LAUNCH, EdgeKind.HOST_SYNC, EdgeKind.BUSY, EdgeKind.HANDOFF)
-_ON_DEVICE_TIMING = (EdgeKind.ACROSS,)
+_ON_DEVICE_TIMING = (EdgeKind.ACROSS, EdgeKind.BORROWED)
+"""What this trace does not show: inferred from its times, or borrowed from another recording."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
