@@ -25,12 +25,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from underlap.analyze import dependences, host_chain
+from underlap.analyze import dependences, host_chain, recurrence
 from underlap.analyze.dependences import TURN, EdgeKind, Edges, Grade
 from underlap.analyze.host_chain import ENTER, LAUNCH, LEAVE, OP
 from underlap.analyze.latencies import Latencies
 from underlap.columns import NONE, Int8, Int32, Int64
-from underlap.timeline import OpClass, Timeline
+from underlap.timeline import UNKNOWN_NS, OpClass, Timeline
 
 __all__ = ["ENTER", "LAUNCH", "LEAVE", "OP", "EdgeKind", "Edges", "Grade", "Graph", "Waits", "build"]
 
@@ -87,8 +87,9 @@ class Graph:
 NO_WAITS = Waits(instance=np.empty(0, dtype=np.int64), wait_ns=np.empty(0, dtype=np.int64), offset_ns={})
 
 
-def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
-    """The graph of all ranks of the Timeline. Without `waits`, ranks do not meet in it."""
+def build(timeline: Timeline, waits: Waits = NO_WAITS, step_of_op: Int32 | None = None) -> Graph:
+    """The graph of all ranks of the Timeline. Without `waits`, ranks do not meet in it. With the step of each operation (as
+    `steps.find` has it), dependences inferred from timing that another step contradicts are left out."""
     ops = timeline.ops
     found = host_chain.find(timeline)
     points = found.points
@@ -115,6 +116,8 @@ def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
     place = np.empty(len(kind), dtype=np.int64)
     place[np.lexsort((end, TURN[kind], start))] = np.arange(len(kind))
     edges = Edges.concatenate(drawn)
+    if step_of_op is not None:
+        edges = recurrence.recurring(timeline, edges, start, end, found.launch_point, step_of_op)
     # Clocks of host and device are aligned, not equal; what would lead backwards in time says nothing.
     edges = edges.take(place[edges.source] < place[edges.target])
     edges = edges.take(np.lexsort((edges.kind, edges.grade, edges.target)))
@@ -150,7 +153,8 @@ def _lags(
         table[number, :, EdgeKind.LAUNCH] = gaps.launch, gaps.launch_copy
     observed = start[edges.target] - end[edges.source]
     expected = table[rank[edges.target], copied[edges.target].astype(np.int64), edges.kind]
-    expected = np.where(edges.kind == EdgeKind.HANDOFF, observed, expected)
+    handoff = np.where(edges.lag_ns == UNKNOWN_NS, observed, edges.lag_ns)
+    expected = np.where(edges.kind == EdgeKind.HANDOFF, handoff, expected)
     expected = np.where(edges.kind == EdgeKind.BUSY, edges.lag_ns, expected)
     # The time inside a call that waited for the device is waiting, but for the call itself.
     waited = np.isin(edges.target, edges.target[edges.kind == EdgeKind.HOST_SYNC]) & (edges.kind == EdgeKind.BUSY)

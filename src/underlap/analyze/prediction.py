@@ -18,6 +18,7 @@ from underlap.analyze.graph import LAUNCH, LEAVE, OP, EdgeKind, Graph
 from underlap.analyze.rebuilt import Changes, Window
 from underlap.analyze.steps import Step
 from underlap.columns import NONE, Int64
+from underlap.replay import NO_RELEASE
 from underlap.timeline import Timeline
 
 
@@ -50,7 +51,7 @@ def predict(timeline: Timeline, graph: Graph, steps: Sequence[Step], rank: int, 
     for at in range(len(own) - 1):
         earlier, later = windows[at], windows[at + 1]
         partner, matched = _partners(graph, earlier, keys[at], keys[at + 1])
-        predicted = _with_times_of(timeline, graph, earlier, partner)
+        predicted = _with_times_of(timeline, graph, earlier, later, partner)
         found.append(
             Prediction(
                 rank=rank,
@@ -77,6 +78,7 @@ def _keys(timeline: Timeline, graph: Graph, part: Window) -> dict[tuple[int, ...
     keys: dict[tuple[int, ...], int] = {}
     of_op: dict[int, tuple[int, ...]] = {}
     host = timeline.host
+    spans = np.isin(ops.rank, [info.rank for info in timeline.ranks if info.on_cpu]) & (ops.collective >= 0)
     left = part.nodes[graph.kind[part.nodes] == LEAVE]
     leaving = dict(zip(graph.host[left].tolist(), left.tolist(), strict=True))
     launching = set(graph.host[graph.kind == LAUNCH].tolist())
@@ -85,7 +87,8 @@ def _keys(timeline: Timeline, graph: Graph, part: Window) -> dict[tuple[int, ...
         if kind == LAUNCH or (kind == LEAVE and row in launching):
             continue
         if kind == OP:
-            plain = (OP, int(ops.lane[node]), int(ops.name[node]))
+            # Whatever thread of gloo takes the next span.
+            plain = (OP, NONE if spans[node] else int(ops.lane[node]), int(ops.name[node]))
         else:
             plain = (kind, int(host.thread[row]), int(host.name[row]))
         counts[plain] = counts.get(plain, 0) + 1
@@ -114,8 +117,8 @@ def _partners(
     return partner, float((partner[earlier.nodes] >= 0).mean()) if len(earlier.nodes) else 0.0
 
 
-def _with_times_of(timeline: Timeline, graph: Graph, part: Window, partner: Int64) -> int:
-    """The length of the window with the durations and host times of the partners."""
+def _with_times_of(timeline: Timeline, graph: Graph, earlier: Window, later: Window, partner: Int64) -> int:
+    """The length of the earlier window with the durations and host times of the partners, entered as the later one was."""
     ops, edges = timeline.ops, graph.edges
     busy = np.full(len(graph), NONE, dtype=np.int64)
     chain = edges.kind == EdgeKind.BUSY
@@ -125,7 +128,32 @@ def _with_times_of(timeline: Timeline, graph: Graph, part: Window, partner: Int6
     exchanged[exchanged] = busy[other[exchanged]] >= 0
     lag = edges.lag_ns.copy()
     lag[exchanged] = busy[other[exchanged]]
-    moved = dataclasses.replace(graph, edges=edges.replace(lag_ns=lag))
+    start, end = _entered(graph, earlier, later, partner, lag)
+    moved = dataclasses.replace(graph, edges=edges.replace(lag_ns=lag), start_ns=start, end_ns=end)
     own, durations = partner[: len(ops)], graph.end_ns[: len(ops)] - graph.start_ns[: len(ops)]
     work = np.where(own >= 0, durations[own], durations)
-    return rebuilt.length(timeline, moved, part, Changes(work_ns=work, possible=False))
+    return rebuilt.length(timeline, moved, earlier, Changes(work_ns=work, possible=False))
+
+
+def _entered(graph: Graph, earlier: Window, later: Window, partner: Int64, lag: Int64) -> tuple[Int64, Int64]:
+    """Starts and ends of all nodes, and in place the lags of edges into the window, so that the earlier window is entered as
+    the later one was: how far the host had run ahead, and what still ran, is no matter of the step's graph."""
+    edges = graph.edges
+    shift = earlier.begin_ns - later.begin_ns
+    arrival = graph.end_ns[edges.source] + edges.lag_ns
+    # When the edges of each kind from outside say that a node of the later window can start.
+    inward = np.flatnonzero((later.row[edges.target] >= 0) & (later.row[edges.source] < 0))
+    said = np.full((len(EdgeKind), len(graph)), NO_RELEASE)
+    np.maximum.at(said, (edges.kind[inward], edges.target[inward]), arrival[inward])
+    mine = np.flatnonzero((earlier.row[edges.target] >= 0) & (earlier.row[edges.source] < 0) & (partner[edges.target] >= 0))
+    theirs = said[edges.kind[mine], partner[edges.target[mine]]]
+    mine, theirs = mine[theirs > NO_RELEASE], theirs[theirs > NO_RELEASE]
+    lag[mine] = theirs + shift - graph.end_ns[edges.source[mine]]
+    # What waits for nothing that is known begins as its partner does.
+    free = np.diff(graph.first_edge) == 0
+    nodes = earlier.nodes[free[earlier.nodes] & (partner[earlier.nodes] >= 0)]
+    nodes = nodes[free[partner[nodes]]]
+    start, end = graph.start_ns.copy(), graph.end_ns.copy()
+    start[nodes] = graph.start_ns[partner[nodes]] + shift
+    end[nodes] = start[nodes] + graph.end_ns[nodes] - graph.start_ns[nodes]
+    return start, end
