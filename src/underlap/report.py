@@ -307,8 +307,9 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     """From its start to the last arrival that it needed. Null where that is unknown."""
     meets: int | None = None
     """Number of the meeting: calls of different ranks with the same number are one collective. Null where not matched."""
-    borrowed: list[str] = []
-    """Which of collective, group, dtype, payload_bytes, peer come from the recording given with --like: not measured here."""
+    borrowed: str | None = None
+    """Which of collective, group, dtype, payload_bytes, peer (joined by ", ") come from the recording given with --like: not
+    measured here. Null for none."""
     outlier: bool
     """Longer than 3x the median of the same family and payload (at least 4 calls of known size)."""
     source_file: str
@@ -516,10 +517,13 @@ class PredictionRow(Record, frozen=True, kw_only=True):
 
 
 class PredictionReport(Record, frozen=True, kw_only=True):
-    """Whether the dependence graph of one step, given the durations of the next, gives the time of the next."""
+    """Whether the dependence graph of one step, given the durations of the next, gives the time of the next, on the rank that
+    the critical path ends on. The graph knows nothing else of the predicted step."""
 
     pairs: int
-    """Pairs of steps that follow each other directly."""
+    """Pairs of steps that follow each other directly: the first 8, fewer in large traces."""
+    not_comparable: int
+    """Further pairs that end in different ways: a recording's last step has no next kernel."""
     error: float | None
     """Median over the pairs of the size of `error`. Null without pairs."""
     error_of_no_change: float | None
@@ -527,15 +531,13 @@ class PredictionReport(Record, frozen=True, kw_only=True):
     worst_error: float | None
     """The largest size."""
     better_than_no_change: bool | None
-    """Whether the sum of the sizes is smaller. Null without pairs."""
-    moved: float | None
-    """Median size of the change from step to step / step: below 1 % "no change" is hard to beat. Null without pairs."""
+    """Whether the sizes add up to less. Null without pairs."""
     explained_share: float | None
     """Share of the critical path that a real edge explains, as in `critical_path`."""
     trusted: bool
-    """False: no pair, or worse than no change, or an explained share below 0.8. Promises then rest on what `rests_on` says."""
+    """False: no pair; or a median error above 1 % that is no better than no change; or an explained share below 0.8."""
     rests_on: str | None
-    """In words, what weakens the promises. Null where nothing does."""
+    """In words, what the promises of levers and findings rest on where they are not trusted. Null where they are."""
     rows: list[PredictionRow]
 
 

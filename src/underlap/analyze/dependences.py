@@ -82,8 +82,11 @@ def _on_cpu(timeline: Timeline) -> np.ndarray:
 def lane_edges(timeline: Timeline) -> Edges:
     previous = latencies.previous_in_lane(timeline.ops)
     # On CPU ranks the computing operators stand in the chain of their thread.
-    chained = _on_cpu(timeline) & (timeline.ops.collective < 0)
-    return _edges(previous, np.arange(len(previous)), EdgeKind.LANE, Grade.ORDER, (previous >= 0) & ~chained)
+    ops, on_cpu = timeline.ops, _on_cpu(timeline)
+    chained = on_cpu & (ops.collective < 0)
+    # Spans of asynchronous work that run side by side are held by nothing in their lane.
+    beside = on_cpu & (ops.collective >= 0) & (previous >= 0) & (ops.start_ns < ops.end_ns[previous])
+    return _edges(previous, np.arange(len(previous)), EdgeKind.LANE, Grade.ORDER, (previous >= 0) & ~chained & ~beside)
 
 
 def launch_edges(found: host_chain.Found) -> Edges:

@@ -182,7 +182,10 @@ def labeled_instances(rows: list[InstanceRow], counted: NDArray[np.bool_], start
     """The rows (the counted calls in order of start), each with what of it is borrowed."""
     calls = np.flatnonzero(counted)
     calls = calls[np.argsort(start[calls], kind="stable")].tolist()
-    return [msgspec.structs.replace(row, borrowed=list(borrowed.of_call[call])) for row, call in zip(rows, calls, strict=True)]
+    return [
+        msgspec.structs.replace(row, borrowed=", ".join(borrowed.of_call[call]) or None)
+        for row, call in zip(rows, calls, strict=True)
+    ]
 
 
 def _replays(timeline: Timeline) -> Iterator[tuple[int, int, Int64]]:

@@ -7,8 +7,9 @@ what none contradicts holds in all of them, also where it held nobody up.
              lane 20         [====a====]
 
 Nodes of two steps are the same by lane, name and occurrence, where the steps have equally many of the name (spans of CPU
-ranks by order of issue, whatever thread took them); launches by what they launch. An edge that reaches back over a border is compared over as many borders. Not tested: edges that occur in one step
-only, edges of points that launch nothing, what the trace's ids, lanes or tensors say.
+ranks by order of issue, whatever thread took them); launches by what they launch. An edge that reaches back over a border is
+compared over as many borders. Not tested: edges that occur in one step only, edges of points that launch nothing, what the
+trace's ids, lanes or tensors say.
 """
 
 from __future__ import annotations

@@ -110,6 +110,7 @@ def report(
         if_independent=deeper.if_independent if deeper else None,
         levers_unknown=deeper.levers_unknown if deeper else None,
         bound=deeper.bound if deeper else None,
+        prediction=deeper.prediction if deeper else None,
         borrowed=likeness.account(borrowed) if borrowed else None,
         unmatched=unmatched,
         notes=[
