@@ -66,6 +66,7 @@ def parts(context: Context) -> Parts:
         collectives=collectives,
         lanes=lanes,
         launching=launching,
+        operator=inner,
         process_rank=process_rank,
         notes=notes,
     )
