@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.timelines import COMMUNICATION, COMPUTE, Call, Host, Op, build, group
 from underlap import analyze
-from underlap.analyze import common_order, graph, likeness
+from underlap.analyze import borrowed_rows, common_order, graph, likeness
 from underlap.analyze.graph import EdgeKind, Grade
 from underlap.columns import NONE
 from underlap.timeline import HostKind, Timeline
@@ -194,7 +194,7 @@ def test_an_eager_recording_of_something_else_is_refused_with_the_share_in_commo
     assert account.refused == account.replays == 3
     assert account.reasons == ("only 33% of the 12 kernels of a replay stand in the same order there, 90% are needed",)
     assert filled.collectives.group.tolist() == timeline.collectives.group.tolist()
-    assert "refused" in likeness.note(account).text
+    assert "refused" in borrowed_rows.note(account).text
 
 
 def test_kernels_that_only_the_eager_step_has_do_not_disturb() -> None:
@@ -217,7 +217,7 @@ def test_a_trace_without_graphs_borrows_nothing_and_says_so() -> None:
     filled, account = likeness.borrow(timeline, eager())
 
     assert filled.collectives.payload_bytes.tolist() == timeline.collectives.payload_bytes.tolist()
-    assert likeness.note(account).code == "like_unused"
+    assert borrowed_rows.note(account).code == "like_unused"
 
 
 def test_another_recording_without_eager_kernels_of_the_rank_is_refused() -> None:

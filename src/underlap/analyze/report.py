@@ -12,7 +12,20 @@ import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, depth, families, groups, likeness, notes, steps, verdicts, waits, why
+from underlap.analyze import (
+    accounting,
+    borrowed_rows,
+    calls,
+    depth,
+    families,
+    groups,
+    likeness,
+    notes,
+    steps,
+    verdicts,
+    waits,
+    why,
+)
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -76,8 +89,8 @@ def report(
     ]
     instances = calls.instance_rows(timeline, settled, found, times, outlier, reasons.met)
     if borrowed is not None:
-        family_rows = likeness.labeled_families(family_rows, keys, family_of_call, times.counted, borrowed)
-        instances = likeness.labeled_instances(instances, times.counted, times.start, borrowed)
+        family_rows = borrowed_rows.labeled_families(family_rows, keys, family_of_call, times.counted, borrowed)
+        instances = borrowed_rows.labeled_instances(instances, times.counted, times.start, borrowed)
     late = verdicts.late_rows(reasons)
     wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
     deeper = (
@@ -111,12 +124,12 @@ def report(
         levers_unknown=deeper.levers_unknown if deeper else None,
         bound=deeper.bound if deeper else None,
         prediction=deeper.prediction if deeper else None,
-        borrowed=likeness.account(borrowed) if borrowed else None,
+        borrowed=borrowed_rows.account(borrowed) if borrowed else None,
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
             for note in [
-                *([likeness.note(borrowed)] if borrowed else []),
+                *([borrowed_rows.note(borrowed)] if borrowed else []),
                 *notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, reasons.met.notes),
             ]
         ],
