@@ -158,7 +158,8 @@ def _keys(timeline: Timeline, graph: Graph, part: Window) -> dict[tuple[int, ...
     spans = np.isin(ops.rank, [info.rank for info in timeline.ranks if info.on_cpu]) & (ops.collective >= 0)
     left = part.nodes[graph.kind[part.nodes] == LEAVE]
     leaving = dict(zip(graph.host[left].tolist(), left.tolist(), strict=True))
-    launching = set(graph.host[graph.kind == LAUNCH].tolist())
+    rows = graph.host[left]
+    launching = set(rows[np.isin(rows, graph.host[graph.kind == LAUNCH])].tolist())
     for node in part.nodes.tolist():
         kind, row = int(graph.kind[node]), int(graph.host[node])
         if kind == LAUNCH or (kind == LEAVE and row in launching):
@@ -174,9 +175,9 @@ def _keys(timeline: Timeline, graph: Graph, part: Window) -> dict[tuple[int, ...
         if kind == OP:
             of_op[node] = key
     # A launch, and the end of a call that waited for it, are known by what they launched.
-    launches = np.flatnonzero(graph.edges.kind == EdgeKind.LAUNCH)
+    launches = np.flatnonzero((graph.edges.kind == EdgeKind.LAUNCH) & (part.row[graph.edges.source] >= 0))
     for source, target in zip(graph.edges.source[launches].tolist(), graph.edges.target[launches].tolist(), strict=True):
-        if target in of_op and part.row[source] >= 0:
+        if target in of_op:
             keys[LAUNCH, *of_op[target]] = source
             blocked = leaving.get(int(graph.host[source]), NONE)
             if blocked >= 0:

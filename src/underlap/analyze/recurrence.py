@@ -39,20 +39,37 @@ def recurring(timeline: Timeline, edges: Edges, start: Int64, end: Int64, launch
     node = np.full((int(key.max()) + 1, steps), NONE, dtype=np.int64)
     known = np.flatnonzero(key >= 0)
     node[key[known], step[known]] = known
+    # The same pair of keys in several steps is one pattern. Of a name that occurs more often in one step than in another,
+    # nobody knows which is which: such steps have patterns of their own.
     source, target = edges.source[asked], edges.target[asked]
     back = step[target] - step[source]
-    refuted = np.zeros(len(asked), dtype=bool)
-    elsewhere = []
-    for other in range(steps):
-        earlier = other - back
+    seen = np.where(edges.kind[asked] == EdgeKind.HANDOFF, start[target] - end[source], UNKNOWN_NS)
+    order = np.lexsort((seen, edges.kind[asked], back, alike[target], alike[source], key[target], key[source]))
+    columns = np.column_stack((key[source], key[target], back, alike[source], alike[target], edges.kind[asked].astype(np.int64)))[
+        order
+    ]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = (columns[1:] != columns[:-1]).any(axis=1)
+    pattern = np.empty(len(asked), dtype=np.int64)
+    pattern[order] = np.cumsum(new) - 1
+    firsts = order[new]
+    keys = (key[source[firsts]], key[target[firsts]])
+    counts = (alike[source[firsts]], alike[target[firsts]])
+
+    def in_step(other: int) -> tuple[Int64, Int64, NDArray[np.bool_]]:
+        """The two nodes of each pattern that ends in this step, and whether both are there."""
+        earlier = other - back[firsts]
         inside = (earlier >= 0) & (earlier < steps)
-        before = np.where(inside, node[key[source], np.clip(earlier, 0, steps - 1)], NONE)
-        after = node[key[target], other]
-        both = (before >= 0) & (after >= 0)
-        # Of a name that occurs more often in one step than in the other, nobody knows which is which.
-        both &= (alike[before] == alike[source]) & (alike[after] == alike[target])
-        refuted |= both & (start[after] < end[before] - SLACK_NS)
-        elsewhere.append((before, after, both & (after != target)))
+        before = np.where(inside, node[keys[0], np.clip(earlier, 0, steps - 1)], NONE)
+        after = node[keys[1], other]
+        there = (before >= 0) & (after >= 0)
+        return before, after, there & (alike[before] == counts[0]) & (alike[after] == counts[1])
+
+    contradicted = np.zeros(len(firsts), dtype=bool)
+    for other in range(steps):
+        before, after, there = in_step(other)
+        contradicted |= there & (start[after] < end[before] - SLACK_NS)
+    refuted = contradicted[pattern]
     keep = np.ones(len(edges), dtype=bool)
     keep[asked[refuted]] = False
     lag = edges.lag_ns.copy()
@@ -61,13 +78,14 @@ def recurring(timeline: Timeline, edges: Edges, start: Int64, end: Int64, launch
     own = (edges.kind == EdgeKind.BUSY) & np.isin(edges.target, freed)
     lag[own] = np.maximum(start[edges.target[own]] - end[edges.source[own]], 0)
     kept = edges.replace(lag_ns=lag).take(keep)
-    # As long after as where it was seen; edges between lanes have the usual lag of the rank.
-    seen = np.where(edges.kind[asked] == EdgeKind.HANDOFF, start[target] - end[source], UNKNOWN_NS)
-    added = [
-        edges.take(asked[chosen]).replace(source=before[chosen], target=after[chosen], lag_ns=seen[chosen])
-        for before, after, both in elsewhere
-        for chosen in [both & ~refuted]
-    ]
+    # As long after as where it was seen to be least; edges between lanes have the usual lag of the rank.
+    added = []
+    for other in range(steps):
+        before, after, there = in_step(other)
+        chosen = there & ~contradicted
+        added.append(
+            edges.take(asked[firsts[chosen]]).replace(source=before[chosen], target=after[chosen], lag_ns=seen[firsts[chosen]])
+        )
     return _without_repeats(kept, Edges.concatenate(added), len(start))
 
 
