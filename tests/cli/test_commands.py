@@ -24,6 +24,7 @@ FLAGS = {
         "--instances",
         "--jobs",
         "--json",
+        "--like",
         "--mesh",
         "--names",
         "--no-progress",

@@ -72,7 +72,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     path = critical_path.find(timeline, built, selection.stretches)
     if path is None:
         return Depth(
-            contention=_contention(priced),
+            contention=_contention(timeline, priced),
             critical_path=None,
             levers=[],
             joint=None,
@@ -110,7 +110,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     device = min(row.device for row in final)
     tested = prediction.predict(timeline, steps, path.rank, device)
     return Depth(
-        contention=_contention(priced),
+        contention=_contention(timeline, priced),
         critical_path=told,
         prediction=prediction.account(tested, device, told.explained_share),
         levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
@@ -178,8 +178,10 @@ def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
     )
 
 
-def _contention(found: contention.Contention) -> ContentionReport:
+def _contention(timeline: Timeline, found: contention.Contention) -> ContentionReport:
     compute, net = found.compute, found.net
+    counts = {info.multiprocessors for info in timeline.ranks}
+    multiprocessors = counts.pop() if len(counts) == 1 else None
     return ContentionReport(
         word=compute.word,
         reason=compute.reason,
@@ -200,6 +202,10 @@ def _contention(found: contention.Contention) -> ContentionReport:
                 beside_ns=row.beside_ns,
                 ratio=None if row.ratio is None else row.ratio.value,
                 cost_ns=row.cost_ns,
+                blocks=row.blocks,
+                multiprocessors_short=None
+                if multiprocessors is None
+                else contention.multiprocessors_short(multiprocessors, row.blocks, found.communication_blocks),
             )
             for row in found.kernels
         ],
@@ -213,6 +219,8 @@ def _contention(found: contention.Contention) -> ContentionReport:
             net_low_ns=net.net_low_ns,
             net_high_ns=net.net_high_ns,
         ),
+        communication_blocks=found.communication_blocks,
+        multiprocessors=multiprocessors,
     )
 
 

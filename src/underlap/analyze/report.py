@@ -17,10 +17,13 @@ from underlap.analyze import (
     borrowed_rows,
     calls,
     depth,
+    drift,
     families,
     groups,
+    issue,
     likeness,
     notes,
+    sizes,
     steps,
     verdicts,
     waits,
@@ -87,12 +90,25 @@ def report(
         _completed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, reasons)
         for row in family_rows
     ]
-    instances = calls.instance_rows(timeline, settled, found, times, outlier, reasons.met)
+    issued = issue.find(timeline, times, family_of_call, sets)
+    own_calls = [waits.calls_of_family(keys.index((row.axis, row.collective)), family_of_call, times) for row in family_rows]
+    family_rows = [
+        msgspec.structs.replace(
+            row,
+            sizes=sizes.size_rows(row.collective, settled, times, reasons.met, own),
+            issue=issue.row_of(timeline, settled, found, times, issued, own),
+        )
+        for row, own in zip(family_rows, own_calls, strict=True)
+    ]
+    instances = calls.instance_rows(timeline, settled, found, times, outlier, reasons.met, issued)
     if borrowed is not None:
         family_rows = borrowed_rows.labeled_families(family_rows, keys, family_of_call, times.counted, borrowed)
         instances = borrowed_rows.labeled_instances(instances, times.counted, times.start, borrowed)
     late = verdicts.late_rows(reasons)
     wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
+    slow = sizes.slow_sizes(family_rows)
+    drifting = drift.notes((keys, family_of_call), found, times, reasons.met)
+    meeting = (*reasons.met.notes, *drifting, *([] if slow is None else [slow]))
     deeper = (
         depth.explore(timeline, settled, times, found, selection, sets, (keys, family_of_call), reasons, rank_rows)
         if wanted and rank_rows
@@ -130,7 +146,7 @@ def report(
             NoteRow(code=note.code, text=note.text)
             for note in [
                 *([borrowed_rows.note(borrowed)] if borrowed else []),
-                *notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, reasons.met.notes),
+                *notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, meeting),
             ]
         ],
     )
@@ -171,6 +187,7 @@ def _provenance(timeline: Timeline) -> Provenance:
             resolution_ns=info.resolution_ns,
             on_cpu=info.on_cpu,
             device_model=info.device_model,
+            coordinates=dict(info.coordinates),
         )
     return Provenance(
         kind=timeline.provenance,
