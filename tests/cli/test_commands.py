@@ -25,6 +25,7 @@ FLAGS = {
         "--instances",
         "--jobs",
         "--json",
+        "--like",
         "--mesh",
         "--names",
         "--no-progress",

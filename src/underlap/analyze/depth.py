@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from underlap.analyze import bound, contention, counterfactual, critical_path, graph
+from underlap.analyze import bound, contention, counterfactual, critical_path, graph, prediction
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.families import FamilyKey
@@ -26,6 +26,7 @@ from underlap.report import (
     CriticalPathReport,
     LeverRow,
     NetGainReport,
+    PredictionReport,
     RankRow,
     SlowerRow,
 )
@@ -43,10 +44,11 @@ class Depth:
     if_independent: LeverRow | None
     levers_unknown: str | None
     bound: BoundReport | None
+    prediction: PredictionReport | None
 
 
-ROWS_BY_DEFAULT = 200_000
-"""Operations and host rows up to which this is done without being asked for: about two seconds."""
+ROWS_BY_DEFAULT = 1_000_000
+"""Operations and host rows up to which this is done without being asked for: at most about ten seconds on one core."""
 
 
 def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
@@ -65,7 +67,8 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     priced = contention.contention(timeline, steps, selection, sets, calls, times, families[1], transfer)
     clocks = why.met.clocks
     offsets = {int(rank): -int(offset) for rank, offset in zip(clocks.ranks, clocks.offset_ns, strict=True)}
-    built = graph.build(timeline, graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets))
+    met = graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets)
+    built = graph.build(timeline, met, steps.of_op)
     path = critical_path.find(timeline, built, selection.stretches)
     if path is None:
         return Depth(
@@ -76,6 +79,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
             if_independent=None,
             levers_unknown=None,
             bound=None,
+            prediction=None,
         )
     exposed = {key: own.exposed for key, own in sets.items()}
     on_path = critical_path.exposed_on_path(timeline, built, path, exposed)
@@ -102,9 +106,13 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
     transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
+    told = _path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built)
+    device = min(row.device for row in final)
+    tested = prediction.predict(timeline, steps, path.rank, device)
     return Depth(
         contention=_contention(timeline, priced),
-        critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
+        critical_path=told,
+        prediction=prediction.account(tested, device, told.explained_share),
         levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
         if_independent=_lever(waterfall.if_independent, most) if waterfall else None,

@@ -216,7 +216,9 @@ def _findings(report: Report, width: int, *, room: int) -> list[Text]:
         if len(shown) + len(lines) > room:
             break
         shown += lines
-    return shown
+    rests = report.step_prediction.rests_on if report.step_prediction else None
+    lines = _lines(f"promises rest on {clean(rests)}", width, style="dim") if rests and shown else []
+    return shown + (lines if len(shown) + len(lines) <= room else [])
 
 
 def _unmatched(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
