@@ -10,7 +10,7 @@ import msgspec
 from underlap.claim import Claim
 from underlap.errors import InputError, UnreadableError
 from underlap.flows.claims import load
-from underlap.judge import comparison, settlement, standing
+from underlap.judge import comparison, evidence, questions, settlement, standing
 from underlap.judgement import Comparison, Judgement
 from underlap.report import SCHEMA, Report, from_json
 
@@ -28,10 +28,11 @@ def judge(claim: Claim | str | os.PathLike[str], report: Given | None = None, *,
     """
     claim = claim if isinstance(claim, Claim) else load(claim)
     if report is None:
-        return standing.judged(claim)
+        return standing.judged(claim, questions.ask(claim))
     own = _report(report)
     before = None if baseline is None else _report(baseline)
-    return standing.judged(claim, settlement.settle(claim, own, before))
+    settled = settlement.settle(claim, own, before)
+    return standing.judged(claim, evidence.ask_with(claim, own, settled.checks), settled)
 
 
 def compare(first: Claim | str | os.PathLike[str], second: Claim | str | os.PathLike[str]) -> Comparison:

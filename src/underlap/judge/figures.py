@@ -13,6 +13,9 @@ import statistics
 from underlap.judge.selection import Amounts
 from underlap.report import Report
 
+LEAST_STEPS = 6
+"""With fewer, even the least and the most of them miss the median of all such steps in over 5 % of samples: 2 / 2^n."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -33,9 +36,8 @@ class Median:
     """The median time of the used steps, each as long as on its slowest rank, with the ends that it lies between."""
 
     ns: float
-    low: float
-    high: float
-    steps: int
+    ends: tuple[int, int] | None
+    """Of the 95 % interval. None where there are too few steps for one."""
     how: str
 
 
@@ -243,7 +245,8 @@ def step_time(report: Report) -> Figure:
     median = median_step(report)
     if isinstance(median, str):
         return unknown(median, formula, fields)
-    return Figure(low=median.low, high=median.high, best=median.ns, formula=formula, fields=fields, why=median.how)
+    low, high = median.ends or (None, None)
+    return Figure(low=low, high=high, best=median.ns, formula=formula, fields=fields, why=median.how)
 
 
 def speedup(report: Report, baseline: Report) -> Figure:
@@ -254,16 +257,11 @@ def speedup(report: Report, baseline: Report) -> Figure:
     if isinstance(medians, str):
         return unknown(medians, formula, fields)
     now, before = medians
-    if now.low <= 0:
-        return unknown("a step has no length", formula, fields)
-    return Figure(
-        low=before.low / now.high,
-        high=before.high / now.low,
-        best=before.ns / now.ns,
-        formula=formula,
-        fields=fields,
-        why=f"{now.how}; baseline: {before.how}; one run each, so what differs from run to run is not inside",
-    )
+    why = f"{now.how}; baseline: {before.how}; one run each, so what differs from run to run is not inside"
+    low = high = None
+    if now.ends and before.ends:
+        low, high = before.ends[0] / now.ends[1], before.ends[1] / now.ends[0]
+    return Figure(low=low, high=high, best=before.ns / now.ns, formula=formula, fields=fields, why=why)
 
 
 def saved_share(report: Report, baseline: Report, part_before: Amounts) -> Figure:
@@ -277,12 +275,17 @@ def saved_share(report: Report, baseline: Report, part_before: Amounts) -> Figur
     exposed = exposed_time(part_before)
     if exposed.low is None or exposed.high is None or exposed.best is None or exposed.low <= 0:
         return unknown("the baseline has no exposed communication to save", formula, fields)
-    ends = [
-        difference / time for difference in (before.low - now.high, before.high - now.low) for time in (exposed.low, exposed.high)
-    ]
-    best = (before.ns - now.ns) / exposed.best
+    ends: list[float] = []
+    if now.ends and before.ends:
+        saved = (before.ends[0] - now.ends[1], before.ends[1] - now.ends[0])
+        ends = [difference / time for difference in saved for time in (exposed.low, exposed.high)]
     return Figure(
-        low=min(ends), high=max(ends), best=best, formula=formula, fields=fields, why=f"{now.how}; baseline: {before.how}"
+        low=min(ends, default=None),
+        high=max(ends, default=None),
+        best=(before.ns - now.ns) / exposed.best,
+        formula=formula,
+        fields=fields,
+        why=f"{now.how}; baseline: {before.how}",
     )
 
 
@@ -304,18 +307,16 @@ def median_step(report: Report) -> Median | str:
     times = sorted(longest.values())
     if report.window.kind != "steps" or not times:
         return "the window is no steps: analyze with --window steps"
-    if len(times) < 2:
-        return "one step only: its spread is not known"
+    if times[0] <= 0:
+        return "a step has no length"
+    middle = statistics.median(times)
     skipped = _ends_of_interval(len(times))
-    how = f"{len(times)} steps, 95 % interval of their median" if skipped is not None else f"{len(times)} steps, least to most"
-    skipped = skipped or 0
-    return Median(
-        ns=statistics.median(times),
-        low=times[skipped],
-        high=times[-1 - skipped],
-        steps=len(times),
-        how=how,
-    )
+    if skipped is None:
+        count = f"{len(times)} step{'s' if len(times) > 1 else ''}"
+        how = f"{count} from {times[0] / 1e6:.3f} to {times[-1] / 1e6:.3f} ms: not established, {LEAST_STEPS} are the least"
+        return Median(ns=middle, ends=None, how=how)
+    how = f"{len(times)} steps, 95 % interval of their median"
+    return Median(ns=middle, ends=(times[skipped], times[-1 - skipped]), how=how)
 
 
 def _ends_of_interval(count: int) -> int | None:

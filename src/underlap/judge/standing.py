@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from underlap.claim import DENOMINATORS, METRICS, Claim, Value, listed, written
-from underlap.judge.questions import ask
 from underlap.judge.wording import mixed
 from underlap.judgement import NO, YES, Answer, Judgement, Settlement
 
@@ -46,9 +45,8 @@ _TELLS = {
 }
 
 
-def judged(claim: Claim, settlement: Settlement | None = None) -> Judgement:
+def judged(claim: Claim, answers: list[Answer], settlement: Settlement | None = None) -> Judgement:
     """The Judgement of a claim; `settlement` is what a Report says of it, where there is one."""
-    answers = ask(claim)
     return Judgement(
         claim_id=claim.id,
         statement=claim.statement,

@@ -90,6 +90,8 @@ def _measured(check: Check) -> str:
     ends = f"{_end(check.low)} to {_end(check.high)} {check.unit}"
     if check.measured is None:
         return f"somewhere from {ends}"
+    if check.low is None and check.high is None:
+        return f"measured {_number(check.measured)} {check.unit}, without an interval"
     if check.low == check.high:
         return f"measured {_number(check.measured)} {check.unit}"
     return f"measured {_number(check.measured)} {check.unit} (within {ends})"
