@@ -249,6 +249,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the figure contains what compute and communication lose beside each other."""
     hardware: Hardware = Hardware()
     software: Software = Software()
+    settings: dict[str, bool | int | float | str] = {}
+    """Flags and environment variables that the figure depends on."""
     source: SourceOfClaim
     unknowns: list[str] = []
     note: str | None = None

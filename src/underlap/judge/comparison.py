@@ -23,6 +23,7 @@ CONDITIONS = (
     "collective",
     "bytes.unchanged",
     "contention_included",
+    "settings",
     "hardware.gpu",
     "hardware.count",
     "hardware.interconnect",
@@ -66,10 +67,10 @@ def _count(names: list[str]) -> str:
 
 
 def _asked(name: str, first: Claim, second: Claim) -> bool:
-    """A denominator is asked of percentages only, rows where one claim gives them."""
+    """A denominator is asked of percentages only, rows and settings where one claim gives them."""
     if name == "of":
         return "%" in (first.unit, second.unit)
-    if name == "workload.rows":
+    if name in ("workload.rows", "settings"):
         return stated(first, name) is not None or stated(second, name) is not None
     return True
 

@@ -84,11 +84,12 @@ def hidden_of_transfer(part: Amounts) -> Figure:
     if transfer <= 0:
         return unknown("all of it is waiting for peers: nothing was transferred", formula, fields)
     off = part.kernels * part.clock
-    # Waiting called transfer, or the reverse, for each call by as much as the clocks allow.
+    # Waiting called transfer, or the reverse, for each call by as much as the clocks allow; no more than there is of either.
+    most = min(part.communication, transfer + off)
     ends = [
         _share(max(0, part.hidden_transfer - off), max(1, transfer - off), part)[0],
-        _share(part.hidden_transfer, transfer + off, part)[0],
-        _share(min(part.hidden, part.hidden_transfer + off), transfer + off, part)[1],
+        _share(part.hidden_transfer, most, part)[0],
+        _share(min(part.hidden, part.hidden_transfer + off), most, part)[1],
         _share(part.hidden_transfer, max(1, transfer - off), part)[1],
     ]
     clocks = f"clocks are known to {part.clock / 1000:.1f} us, in each of {part.kernels} kernels" if part.clock else ""

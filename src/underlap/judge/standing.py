@@ -72,6 +72,8 @@ def stated(claim: Claim, field: str) -> str | None:
         return str(value).lower()
     if isinstance(value, list):
         return ", ".join(map(str, value)) or None
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={setting}" for name, setting in sorted(value.items())) or None
     return None if value is None else str(value)
 
 

@@ -29,7 +29,7 @@ _REMOVED = re.compile(
     re.IGNORECASE,
 )
 _FREE = re.compile(
-    rf"\b{_COMMUNICATION}[- ]free\b|\bfree\s+{_COMMUNICATION}\b"
+    rf"\b{_COMMUNICATION}[- ]free\b(?!\s+of\b)|\bfree\s+{_COMMUNICATION}\b"
     r"|\b(?:is|are|was|were|be|become|becomes|became|come|comes|comm|communication|made|for|almost|nearly|virtually|effectively"
     r"|essentially|practically|basically|totally|completely)\s+[\"']?free\b(?!\s+(?:of|to|from|SMs?|memory|slots?|cores)\b)"
     rf"|\b(?:no|zero|near-zero)\s+(?:additional\s+|extra\s+)?(?:{_COMMUNICATION}\s+)+(?:cost|overhead|time)s?\b"
@@ -49,6 +49,10 @@ _NEGATION = re.compile(
     r"|fails?\s+to|failed\s+to)\b|n't\b",
     re.IGNORECASE,
 )
+_NOT_CLAIMED = re.compile(
+    r"(?:\b(?:not|never)|n't)\s+(?:claim|say|mean|imply|suggest|assert|conclude|believe)(?:s|ed|ing)?\b", re.IGNORECASE
+)
+_GAIN = re.compile(r"\b(?:gains?|benefits?|advantages?|speed-?ups?|effects?|wins?|improvements?)\b", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+")
 _CLAUSE = re.compile(r"[,;:()]|\s(?:and|but|while|yet|so|which|that|because|although|whereas)\s", re.IGNORECASE)
 _ABOUT_HIDING = frozenset({"hidden_share", "exposed_share", "exposed_time", "saved_share", "overlap_efficiency"})
@@ -73,15 +77,25 @@ def _says_removed(claim: Claim, field: str, sentence: str) -> list[Wording]:
     if claim.bytes.unchanged is False or "removed" in claim.effect:
         return []  # then it is the right word
     overlap = _OVERLAP.search(sentence) or claim.bytes.unchanged or "hidden" in claim.effect or claim.metric in _ABOUT_HIDING
-    if not overlap or not _ABOUT.search(sentence):
+    if not overlap:
         return []
-    words = [match for match in _REMOVED.finditer(sentence) if not _of_time_only(sentence, match)]
-    words += list(_FREE.finditer(sentence))
+    words = [*_REMOVED.finditer(sentence), *_FREE.finditer(sentence)]
     for match in sorted(words, key=re.Match.start):
-        if not _negated(sentence, match):
+        if _of_communication(sentence, match) and not _negated(sentence, match):
             problem = "says that communication is gone, where it is hidden"
             return [Wording(field=field, words=match.group(), problem=problem, instead=CORRECT)]
     return []
+
+
+def _of_communication(sentence: str, match: re.Match[str]) -> bool:
+    """Whether it is communication that is said to be gone: not exposed time, nor a gain, nor from the critical path."""
+    before = _CLAUSE.split(sentence[: match.start()])[-1]
+    after = _CLAUSE.split(sentence[match.end() :])[0]
+    clause = f"{before} {match.group()} {after}"
+    if _OF_TIME.search(clause) or _OFF_THE_PATH.search(after) or _GAIN.search(before):
+        return False
+    # "is hidden and thus eliminated": a clause that ends with the word has its noun before.
+    return _ABOUT.search(clause if after.strip(" .!?") else sentence) is not None
 
 
 def _says_hidden(claim: Claim, field: str, sentence: str) -> list[Wording]:
@@ -97,15 +111,7 @@ def _says_hidden(claim: Claim, field: str, sentence: str) -> list[Wording]:
 
 
 def _negated(sentence: str, match: re.Match[str]) -> bool:
-    """Whether a word before it in the same clause denies it."""
+    """Whether a word before it in the same clause denies it, or the sentence says that it is not claimed."""
     before = _ASSERTING.sub(" ", sentence[: match.start()])
-    clause = _CLAUSE.split(before)[-1]
-    # "no communication cost" is itself what is claimed, and stands inside the match.
-    return _NEGATION.search(clause) is not None
-
-
-def _of_time_only(sentence: str, match: re.Match[str]) -> bool:
-    """Whether what is removed is exposed time, or communication from the critical path: that is the right word."""
-    after = _CLAUSE.split(sentence[match.end() :])[0]
-    around = _CLAUSE.split(sentence[: match.start()])[-1] + " " + after
-    return _OF_TIME.search(around) is not None or _OFF_THE_PATH.search(after) is not None
+    # What stands inside the match, as in "no communication cost", is itself what is claimed.
+    return _NEGATION.search(_CLAUSE.split(before)[-1]) is not None or _NOT_CLAIMED.search(before) is not None

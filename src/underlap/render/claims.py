@@ -74,8 +74,10 @@ def _record(name: str, record: msgspec.Struct) -> list[str]:
 
 
 def _field(name: str, value: object) -> list[str]:
+    if isinstance(value, dict):
+        value = [f"{key}={setting}" for key, setting in value.items()]
     if isinstance(value, list):
-        values = [str(entry) for entry in value] or ["none" if name in ("effect", "unknowns") else UNKNOWN]
+        values = [str(entry) for entry in value] or ["none" if name in ("effect", "unknowns", "settings") else UNKNOWN]
         text = "; ".join(values)
     else:
         text = UNKNOWN if value is None else str(value).lower() if isinstance(value, bool) else str(value)
