@@ -44,7 +44,10 @@ def test_the_least_claim_has_a_statement_and_a_source() -> None:
         ("statement: s", "a claim needs its source: source: {title: ..., where: ...} - at `$.source`"),
         ("statement: s\nsource: null", "a claim needs its source: source: {title: ..., where: ...} - at `$.source`"),
         ("statement: s\nsource: {}", "Object missing required field `title` - at `$.source`"),
-        ("statement: s\nsource: {title: ''}", "Expected a text, or null where it is not known; got an empty one - at `$.source.title`"),
+        (
+            "statement: s\nsource: {title: ''}",
+            "Expected a text, or null where it is not known; got an empty one - at `$.source.title`",
+        ),
         ("source: {title: t}", "a claim needs a statement: one sentence that says what is claimed - at `$.statement`"),
     ],
 )
@@ -97,14 +100,15 @@ def test_a_word_that_is_not_in_its_list_is_refused_with_the_nearest(text: str, m
          "GiB/s, tokens/s, tokens/s/GPU, TFLOPS/GPU, x, %, SMs, tokens - at `$.unit`"),
         ("value: {low: 80 ms, high: 90 %}", "the claim mixes ms and %: one unit for all of its figures - at `$.value.high`"),
         ("value: 80 ms\nunit: '%'", "the claim mixes ms and %: one unit for all of its figures - at `$.unit`"),
-        ("value: {low: 1 GB, high: 2 GiB}", "the claim mixes GB (10^9 bytes) and GiB (2^30 bytes): one unit for all of its figures "
-         "- at `$.value.high`"),
+        ("value: {low: 1 GB, high: 2 GiB}", "the claim mixes GB (10^9 bytes) and GiB (2^30 bytes): one unit for all of its "
+         "figures - at `$.value.high`"),
         ("value: 1 KB", "the unit KB is ambiguous; bytes are kB (1000) or KiB (1024), bandwidth GB/s or GiB/s - at `$.unit`"),
         ("value: fast", "Expected a number, got 'fast' - at `$.value`"),
         ("metric: hidden_share\nvalue: 80 ms", "hidden_share is given in %; got 'ms' - at `$.unit`"),
         ("metric: exposed_time\nvalue: 8 %", "exposed_time is given in ns, us, ms, s; got '%' - at `$.unit`"),
         ("metric: step_time\nof: step\nvalue: 8 ms", "step_time has no denominator, got 'step' - at `$.of`"),
-        ("metric: hidden_share\nof: step\nvalue: 8 %", "Expected transfer or kernel_time for hidden_share, got 'step' - at `$.of`"),
+        ("metric: hidden_share\nof: step\nvalue: 8 %",
+         "Expected transfer or kernel_time for hidden_share, got 'step' - at `$.of`"),
     ],
 )  # fmt: skip
 def test_units_are_given_once_and_fit_the_metric(text: str, message: str) -> None:
@@ -137,7 +141,10 @@ def test_a_value_has_one_of_its_forms(text: str, words: str) -> None:
         ("metric: hidden_share\nvalue: {at_most: 101 %}", "hidden_share is a share: Expected 0 to 100 %, got 101 - at `$.value`"),
         ("metric: step_time\nvalue: -1 ms", "Expected 0 or more ms, got -1 - at `$.value`"),
         ("metric: operator_speedup\nvalue: 0 x", "a ratio is above 0, got 0 - at `$.value`"),
-        ("metric: end_to_end_speedup\nof: baseline_time\nvalue: 100 %", "Expected less than 100 % less time, got 100 % - at `$.value`"),
+        (
+            "metric: end_to_end_speedup\nof: baseline_time\nvalue: 100 %",
+            "Expected less than 100 % less time, got 100 % - at `$.value`",
+        ),
         ("value: 1e30 ms", "1e+30 is no figure of a claim: at most 1e+18 - at `$.value`"),
         ("workload: {rows: [9, 2]}", "Expected a number from 1, or [smallest, largest], got [9, 2] - at `$.workload.rows`"),
         ("workload: {batch: 0}", "Expected 1 or more, got 0 - at `$.workload.batch`"),

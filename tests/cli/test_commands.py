@@ -31,6 +31,11 @@ FLAGS = {
         "--steps",
         "--window",
     ],
+    "underlap claims": [],
+    "underlap claims list": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
+    "underlap claims search": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
+    "underlap claims show": ["--force", "--json"],
+    "underlap judge": ["--baseline-report", "--compare", "--force", "--json", "--report"],
 }
 
 

@@ -113,11 +113,7 @@ def report(
         for rank in range(2)
     ]
     names = [str(at) for at in range(len(steps))]
-    zero = {
-        name: 0
-        for name in StepRow.__struct_fields__
-        if name.endswith("_ns") and name not in ("span_ns",)
-    }
+    zero = {name: 0 for name in StepRow.__struct_fields__ if name.endswith("_ns") and name not in ("span_ns",)}
     return Report(
         origin_ns="0",
         provenance=Provenance(
@@ -127,9 +123,7 @@ def report(
             ranks_counted=[0, 1],
             world_size=world,
         ),
-        window=Window(
-            kind=window, definition="", steps_found=names, steps_used=names if window == "steps" else [], outside_ns=0
-        ),
+        window=Window(kind=window, definition="", steps_found=names, steps_used=names if window == "steps" else [], outside_ns=0),
         summary=replace(summary(), unmatched_ns=round(unclassified * MS), unmatched_kernels=int(unclassified > 0)),
         step_summary=None,
         ranks=ranks,

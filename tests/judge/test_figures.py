@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.judge.reports import Part, claim, report
+from tests.render.hand_written import replace
 from underlap.judge import figures
 from underlap.judge.selection import Amounts, select
 
@@ -37,9 +38,8 @@ def test_the_interval_of_many_steps_is_close_to_the_exact_one(count):
 
 
 def test_a_step_is_as_long_as_on_its_slowest_rank():
-    steps = report(steps=[100] * 6)
-    slow = [type(row)(**{f: getattr(row, f) for f in row.__struct_fields__} | {"span_ns": row.span_ns + row.rank}) for row in steps.steps]
-    both = type(steps)(**{f: getattr(steps, f) for f in steps.__struct_fields__} | {"steps": slow})
+    even = report(steps=[100] * 6)
+    both = replace(even, steps=[replace(row, span_ns=row.span_ns + row.rank) for row in even.steps])
 
     assert figures.median_step(both).ns == 100_000_001
 

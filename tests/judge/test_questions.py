@@ -128,9 +128,7 @@ def test_a_report_that_does_not_tell_leaves_the_answer_open():
     found = with_report(entry, report(Part(hidden=9, exposed=3)))
 
     assert found["axis"].answer == UNKNOWN
-    assert found["axis"].why.endswith(
-        "not known: bytes over the link, slack before the result is needed, stretch beside compute"
-    )
+    assert found["axis"].why.endswith("not known: bytes over the link, slack before the result is needed, stretch beside compute")
     assert "--baseline-report" in found["bytes"].why
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.judge.reports import Part, claim, contention, report
+from tests.render.hand_written import replace
 from underlap.claim import METRICS, Value
 from underlap.judge.settlement import SETTLED, decide, settle
 from underlap.judgement import HELD, NOT_DECIDABLE, REFUTED
@@ -20,8 +21,7 @@ def only_check(text, *reports):
 
 
 def test_a_report_without_operations_decides_nothing():
-    empty = report()
-    check = only_check(HIDDEN, type(empty)(**{f: getattr(empty, f) for f in empty.__struct_fields__} | {"ranks": []}))
+    check = only_check(HIDDEN, replace(report(), ranks=[]))
 
     assert (check.outcome, check.why) == (NOT_DECIDABLE, "the Report has no operations in its window")
 
@@ -187,7 +187,9 @@ def test_less_time_and_more_throughput_are_different_percentages():
 
     assert only_check(SPEEDUP, fast, slow).measured == pytest.approx(20)
     assert only_check(rate, fast, slow).measured == pytest.approx(25)
-    assert only_check(rate.replace("10 %", "1.2 x").replace("of: baseline_rate\n", ""), fast, slow).measured == pytest.approx(1.25)
+    assert only_check(rate.replace("10 %", "1.2 x").replace("of: baseline_rate\n", ""), fast, slow).measured == pytest.approx(
+        1.25
+    )
     assert "does not say of what" in only_check(SPEEDUP.replace("of: baseline_time\n", ""), fast, slow).why
 
 
