@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from underlap import strict_yaml
-from underlap.claim import Value, written
+from underlap.claim import Claim, Value, numbers, written
 from underlap.claim_file import parse
 from underlap.errors import InputError, UnreadableError
 from underlap.strict_yaml import read_text
@@ -215,3 +218,36 @@ def test_a_figure_may_be_written_with_its_unit_or_beside_it(text: str, value: ob
     claim = parse(HEAD + text, "claim.yaml")
 
     assert (claim.value, claim.unit, written(claim.value, claim.unit)) == (value, unit, said)
+
+
+def accepted(text: str) -> bool:
+    try:
+        parse(text, "claim.yaml")
+    except InputError:
+        return False
+    return True
+
+
+word = st.text("abc %:-\x00\n\u202e", max_size=6)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | word | st.just(10**400) | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(word | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)
+fields = st.sampled_from([*Claim.__struct_fields__, "at_least", "nonsense"])
+
+
+@given(st.dictionaries(fields, anything, max_size=4), st.dictionaries(fields, anything, max_size=2))
+def test_any_yaml_is_a_claim_or_one_line(known: dict[str, object], inside: dict[str, object]) -> None:
+    base = {"statement": "s", "source": {"title": "t"}, "value": {"at_least": 3, **inside}, "unit": "%", **known}
+    text = yaml.safe_dump(base)
+    if accepted(text):
+        assert all(math.isfinite(number) for number in numbers(parse(text, "claim.yaml").value))
+    else:
+        refused(text)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_claim_or_one_line(text: str) -> None:
+    with pytest.raises(InputError):
+        parse(text, "claim.yaml")

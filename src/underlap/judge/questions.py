@@ -122,7 +122,8 @@ def same_bytes(claim: Claim) -> Answer:
     elif unchanged:
         answer, why = YES, "the claim says that the bytes are unchanged"
     else:
-        answer, why = UNKNOWN, f"the bytes before and after are not stated; {_cannot_tell(claim)}"
+        said = "the source calls it hidden, but bytes" if "hidden" in effect else "bytes"
+        answer, why = UNKNOWN, f"{said} before and after are not stated; {_cannot_tell(claim)}"
     return Answer(
         question="bytes",
         text="Are exactly the same bytes sent (hidden), rather than removed, shortened or shifted?",

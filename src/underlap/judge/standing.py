@@ -17,7 +17,7 @@ _NARROW = {
     "overlap_efficiency": "an end-to-end gain: it depends on how much of the step this communication is",
     "ideal_gain_share": "how long the step is: it is relative to the ideal gain of these pairs",
     "saved_share": "the same saving where other compute stands beside the communication",
-    "end_to_end_speedup": "any share of communication hidden: faster can also be sending less, sending faster, or other work",
+    "end_to_end_speedup": "any share of communication hidden: bytes, transfer speed and other work change the time of a run too",
     "communication_share": "how much could be hidden: it does not tell what is exposed, nor what is independent",
     "throughput": "what overlap contributed: nothing was measured without it",
     "utilization": "what overlap contributed: nothing was measured without it",
@@ -119,5 +119,5 @@ def _does_not_support(claim: Claim, answers: dict[str, Answer]) -> list[str]:
 
 
 def _unknown(claim: Claim) -> list[str]:
-    missing = [f"{field}: would tell: {what}" for field, what in _TELLS.items() if stated(claim, field) is None]
+    missing = [f"{field} is not stated; would tell: {what}" for field, what in _TELLS.items() if stated(claim, field) is None]
     return missing + claim.unknowns
