@@ -108,7 +108,7 @@ def test_every_answer_rests_on_fields_that_exist(entry):
 
 def with_report(entry, *reports):
     settled = settlement.settle(entry, *reports)
-    return {answer.question: answer for answer in evidence.ask_with(entry, reports[0], settled.checks)}
+    return {answer.question: answer for answer in evidence.ask_with(entry, reports[0], settled.checks, *reports[1:])}
 
 
 def test_a_report_answers_with_its_figures_what_the_claim_leaves_open():
@@ -116,7 +116,7 @@ def test_a_report_answers_with_its_figures_what_the_claim_leaves_open():
     run = report(Part(hidden=9, exposed=3, wait=0, payload=1200, causes={"dependent": 2, "unknown": 1}), contention=contention())
     found = with_report(entry, run, run)
 
-    assert [answer.answer for answer in found.values()] == [UNKNOWN, YES, YES, NO]
+    assert [answer.answer for answer in found.values()] == [UNKNOWN, YES, NO, NO]  # the same bytes, and no shorter step
     assert "in 67% of the exposed time the result is needed at once (cause known for 67%)" in found["axis"].why
     assert "compute beside communication takes 1.2 times as long as alone" in found["axis"].why
     assert "net gain of hiding: gain, 8.000 ms" in found["contention"].why
@@ -138,3 +138,21 @@ def test_other_bytes_in_the_report_turn_hidden_into_removed():
 
     assert found["bytes"].answer == NO
     assert found["bytes"].why.endswith("what changed is removed, not hidden")
+
+
+@pytest.mark.parametrize(
+    ("steps", "answer", "words"),
+    [
+        ([90] * 6, YES, "the step is 1.11 times as fast"),
+        ([100] * 6, NO, "the step did not become shorter (1 times as fast): shifted"),
+        ([110] * 6, NO, "the step did not become shorter (0.909 times as fast): shifted"),
+        ([80, 90, 90, 90, 90, 120], YES, "shifted is not excluded"),
+        ([50] * 5, YES, "is not established"),
+    ],
+)
+def test_the_same_bytes_are_shifted_where_the_step_did_not_become_shorter(steps, answer, words):
+    run = report(Part(hidden=1, payload=100 * len(steps)), steps=steps)
+    found = with_report(claim("axis: tp\nbytes: {unchanged: true}"), run, report(Part(exposed=1, payload=600)))["bytes"]
+
+    assert found.answer == answer
+    assert words in found.why

@@ -36,19 +36,21 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group(epilog="\b\nExample:\n  underlap claims list --axis ep --phase decode")
+@click.group(
+    short_help="Look up published claims about overlap.", epilog="\b\nExample:\n  underlap claims list --axis ep --phase decode"
+)
 def claims() -> None:
     """Look up published claims about overlap, each with its conditions and its source."""
 
 
-@claims.command("list", epilog="\b\nExample:\n  underlap claims list --hardware h100")
+@claims.command("list", short_help="List claims, filtered.", epilog="\b\nExample:\n  underlap claims list --hardware h100")
 @_filters
 def list_claims(*, json_file: str | None, force: bool, **filters: str | None) -> None:
     """List the claims of the catalog, or those that all filters let through."""
     _show_found((), json_file, force=force, filters=filters)
 
 
-@claims.command(epilog="\b\nExample:\n  underlap claims search two-batch")
+@claims.command(short_help="Find claims by words.", epilog="\b\nExample:\n  underlap claims search two-batch")
 @click.argument("words", metavar="WORD...", nargs=-1, required=True)
 @_filters
 def search(*, words: tuple[str, ...], json_file: str | None, force: bool, **filters: str | None) -> None:
@@ -56,7 +58,9 @@ def search(*, words: tuple[str, ...], json_file: str | None, force: bool, **filt
     _show_found(words, json_file, force=force, filters=filters)
 
 
-@claims.command(epilog="\b\nExample:\n  underlap claims show sglang-tbo-decode-32")
+@claims.command(
+    short_help="Show one claim with all its fields.", epilog="\b\nExample:\n  underlap claims show sglang-tbo-decode-32"
+)
 @click.argument("claim", metavar="ID")
 @_JSON
 @_FORCE

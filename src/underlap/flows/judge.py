@@ -32,7 +32,7 @@ def judge(claim: Claim | str | os.PathLike[str], report: Given | None = None, *,
     own = _report(report)
     before = None if baseline is None else _report(baseline)
     settled = settlement.settle(claim, own, before)
-    return standing.judged(claim, evidence.ask_with(claim, own, settled.checks), settled)
+    return standing.judged(claim, evidence.ask_with(claim, own, settled.checks, before), settled)
 
 
 def compare(first: Claim | str | os.PathLike[str], second: Claim | str | os.PathLike[str]) -> Comparison:

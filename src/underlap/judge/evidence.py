@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from underlap.claim import METRICS, Claim, listed
+from underlap.judge import figures
 from underlap.judge.questions import ask
 from underlap.judge.selection import Amounts, select
 from underlap.judgement import HELD, NO, NOT_DECIDABLE, UNKNOWN, YES, Answer, Check
@@ -17,15 +18,17 @@ _ESTABLISHED = ("slower", "faster", "no difference seen")
 _DEPENDENT = ("dependent", "serialized_or_dependent")
 
 
-def ask_with(claim: Claim, report: Report, checks: list[Check]) -> list[Answer]:
-    """The four answers; `checks` are what the Report settled."""
+def ask_with(claim: Claim, report: Report, checks: list[Check], baseline: Report | None = None) -> list[Answer]:
+    """The four answers; `checks` are what the Report settled, `baseline` is of the run without the change."""
     workload, axis, same_bytes, contention = ask(claim)
     part = select(claim, report)
     bytes_check = next((check for check in checks if check.about == "bytes"), None)
     return [
         workload,
         axis if isinstance(part, str) else _axis(claim, report, part, axis),
-        same_bytes if bytes_check is None else _same_bytes(claim, bytes_check, same_bytes),
+        same_bytes
+        if bytes_check is None
+        else _same_bytes(claim, bytes_check, same_bytes, None if baseline is None else figures.speedup(report, baseline)),
         _contention(claim, report, contention),
     ]
 
@@ -72,12 +75,26 @@ def _slack(part: Amounts) -> str | None:
     return f"in {needed / exposed:.0%} of the exposed time the result is needed at once (cause known for {known / exposed:.0%})"
 
 
-def _same_bytes(claim: Claim, check: Check, answer: Answer) -> Answer:
+def _same_bytes(claim: Claim, check: Check, answer: Answer, speedup: figures.Figure | None) -> Answer:
     if check.outcome == NOT_DECIDABLE:
         return msgspec.structs.replace(answer, why=f"{answer.why}; the Report: {check.why}")
     same = (check.outcome == HELD) == bool(claim.bytes.unchanged)
-    why = f"measured: {check.why}" + ("" if same else "; what changed is removed, not hidden")
-    return msgspec.structs.replace(answer, answer=YES if same else NO, why=why, rests_on=["bytes.unchanged", *check.fields])
+    verdict, then = (YES, _whether_shifted(speedup)) if same else (NO, "what changed is removed, not hidden")
+    if same and speedup is not None and speedup.high is not None and speedup.high <= 1:
+        verdict = NO
+    rests_on = ["bytes.unchanged", *check.fields, "steps[].span_ns"]
+    return msgspec.structs.replace(answer, answer=verdict, why=f"measured: {check.why}; {then}", rests_on=rests_on)
+
+
+def _whether_shifted(speedup: figures.Figure | None) -> str:
+    """The same bytes are hidden if the step became shorter, and shifted if it did not."""
+    if speedup is None or speedup.low is None or speedup.high is None:
+        return "whether the step became shorter, or time was only shifted, is not established"
+    if speedup.high <= 1:
+        return f"the step did not become shorter ({speedup.best:.3g} times as fast): shifted"
+    if speedup.low > 1:
+        return f"the step is {speedup.best:.3g} times as fast"
+    return f"the step is {speedup.low:.3g} to {speedup.high:.3g} times as fast: shifted is not excluded"
 
 
 def _contention(claim: Claim, report: Report, answer: Answer) -> Answer:

@@ -122,7 +122,7 @@ def same_bytes(claim: Claim) -> Answer:
     elif unchanged:
         answer, why = YES, "the claim says that the bytes are unchanged"
     else:
-        said = "the source calls it hidden, but bytes" if "hidden" in effect else "bytes"
+        said = "the claim calls it hidden, but bytes" if "hidden" in effect else "bytes"
         answer, why = UNKNOWN, f"{said} before and after are not stated; {_cannot_tell(claim)}"
     return Answer(
         question="bytes",

@@ -277,8 +277,8 @@ def _mismatch(claim: Claim, report: Report) -> list[str]:
 
 
 def _models_in(text: str) -> set[str]:
-    """H100 in "NVIDIA H100 80GB HBM3": letters and then digits, but for sizes and memory."""
-    return {word for word in re.findall(r"\b[A-Z]{1,3}[0-9]{2,4}[A-Z]?\b", text.upper()) if not word.startswith(("HBM", "SXM"))}
+    """H100 in "NVIDIA H100 80GB HBM3": letters and then digits, but no memory, and no architecture as in SM90."""
+    return {word for word in re.findall(r"\b[A-Z]{1,3}[0-9]{2,4}[A-Z]?\b", text.upper()) if not word.startswith(("HBM", "SM"))}
 
 
 def _blocked(check: Check, reasons: list[str]) -> Check:

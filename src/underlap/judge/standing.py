@@ -102,6 +102,8 @@ def _does_not_support(claim: Claim, answers: dict[str, Answer]) -> list[str]:
         said.append("the same in decode, or with few rows: compute is shorter there than what it has to cover")
     elif side.answer == NO:
         said.append("the same in training, prefill or with many rows: compute is longer there")
+    if claim.value is None:
+        said.append("any figure: there is none, or none that was read")
     if claim.metric in _NARROW:
         said.append(_NARROW[claim.metric])
     if isinstance(claim.value, Value) and claim.value.up_to is not None:
