@@ -106,6 +106,16 @@ def test_communication_of_an_unknown_axis_that_can_be_meant_leaves_it_open():
     assert only_check(HIDDEN, report(Part(hidden=9, exposed=1, wait=0), elsewhere)).outcome == HELD
 
 
+def test_a_collective_that_is_not_known_may_be_the_one_that_is_meant():
+    text = HIDDEN + "collective: all_reduce\n"
+    known = Part(hidden=9, exposed=1, wait=0)
+
+    assert only_check(text, report(known, Part(collective=None, exposed=9, wait=0))).outcome == NOT_DECIDABLE
+    assert only_check(text, report(known, Part(axis=None, collective=None, exposed=9, wait=0))).outcome == NOT_DECIDABLE
+    for other in (Part(axis="dp", collective=None, exposed=9, wait=0), Part(collective=None, wait=0), Part(axis=None, wait=0)):
+        assert only_check(text, report(known, other)).outcome == HELD
+
+
 def test_the_other_collectives_of_the_axis_stay_out():
     parts = (Part(hidden=9, exposed=1, wait=0), Part(collective="all_gather", hidden=0, exposed=90, wait=0))
 

@@ -46,9 +46,14 @@ def select(claim: Claim, report: Report) -> Amounts | str:
     collectives = set(listed(claim.collective))
     if not axes and not collectives:
         return _whole(report)
-    wanted = [row for row in report.families if not collectives or row.collective in collectives or row.collective is None]
-    unclear = [row for row in wanted if _unclear(row, axes, collectives)]
-    chosen = [row for row in wanted if row not in unclear and (not axes or (row.axis and _folded(row.axis) in axes))]
+    unclear = [row for row in report.families if _unclear(row, axes, collectives)]
+    chosen = [
+        row
+        for row in report.families
+        if row not in unclear
+        and (not collectives or row.collective in collectives)
+        and (not axes or (row.axis is not None and _folded(row.axis) in axes))
+    ]
     what = " ".join([*sorted(axes), *sorted(collectives)])
     if unclear:
         which = ", ".join(sorted({row.collective or "an unknown collective" for row in unclear}))
@@ -64,16 +69,14 @@ def select(claim: Claim, report: Report) -> Amounts | str:
 
 
 def _unclear(row: FamilyRow, axes: set[str], collectives: set[str]) -> bool:
-    """Whether the row may or may not be meant."""
-    axis_matches = not axes or (row.axis is not None and _folded(row.axis) in axes)
+    """Whether the row may or may not be meant: it has time, nothing rules it out, and something is not known."""
     candidates = {_folded(candidate) for candidate in row.axis_candidates}
     axis_open = bool(axes) and row.axis is None and (not candidates or bool(candidates & axes))
     collective_open = bool(collectives) and row.collective is None
-    if row.communication_ns + row.fused_ns == 0:
-        return False
-    return (axis_open and (row.collective in collectives or not collectives or collective_open)) or (
-        collective_open and axis_matches
-    )
+    axis_fits = not axes or (row.axis is not None and _folded(row.axis) in axes)
+    collective_fits = not collectives or row.collective in collectives
+    possible = (axis_fits or axis_open) and (collective_fits or collective_open)
+    return possible and (axis_open or collective_open) and row.communication_ns + row.fused_ns > 0
 
 
 def _folded(axis: str) -> str:
