@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.judge.reports import Part, claim, contention, report
 from tests.render.hand_written import replace
 from underlap.claim import METRICS, Value
+from underlap.judge import settlement
 from underlap.judge.settlement import SETTLED, decide, settle
 from underlap.judgement import HELD, NOT_DECIDABLE, REFUTED
 
@@ -341,3 +344,9 @@ def test_kernels_unseen_inside_device_graphs_decide_nothing():
 )
 def test_a_value_is_held_against_both_ends_of_what_was_measured(value, low, high, outcome):
     assert decide(value, low, high) == outcome
+
+
+def test_the_notes_that_count_are_notes_that_are_written():
+    sources = "".join(path.read_text() for path in (Path(__file__).parents[2] / "src" / "underlap").rglob("*.py"))
+
+    assert [code for code in (*settlement._SAID, *settlement._BLIND) if f'code="{code}"' not in sources] == []
