@@ -14,16 +14,18 @@ from underlap.cli import main
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readme_shows_what_its_commands_print() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/claims.md"])
+def test_a_page_shows_what_its_commands_print(page: str) -> None:
     spec = importlib.util.spec_from_file_location("run_docs", ROOT / "tools/run_docs.py")
     assert spec is not None
     assert spec.loader is not None
     run_docs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(run_docs)
-    readme = (ROOT / "README.md").read_text()
+    text = (ROOT / page).read_text()
 
     # Regenerate with: python tools/run_docs.py --write
-    assert run_docs.refreshed(readme) == readme
+    assert page in run_docs.PAGES
+    assert run_docs.refreshed(text) == text
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))

@@ -34,6 +34,11 @@ FLAGS = {
         "--window",
     ],
     "underlap lint": ["--env", "--force", "--gpu", "--json", "--together", "--version"],
+    "underlap claims": [],
+    "underlap claims list": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
+    "underlap claims search": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
+    "underlap claims show": ["--force", "--json"],
+    "underlap judge": ["--baseline-report", "--compare", "--force", "--json", "--report"],
 }
 
 
