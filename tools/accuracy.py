@@ -109,7 +109,7 @@ In `recsys_sampled` most kernels were sampled away, so its causes describe the s
 ## Against a reading by hand
 
 The figures by hand were found by an engineer from launch times, streams and event order, without an analyzer, and are good to
-about 10 %. The product's figure is the sum of the causes named, with what `queued_behind` and others inherited from them. These traces
+about 10 %. The product's figure is the sum of the causes named, with what other causes inherited from them. These traces
 were at hand while the rules were written: the table shows agreement, not prediction. A test holds every row within 10 %.
 
 | trace | what | by hand | product | difference % | causes that are summed |

@@ -13,10 +13,9 @@ import msgspec
 
 from underlap.analyze import bound, contention, counterfactual, critical_path, graph
 from underlap.analyze.accounting import DeviceSets
-from underlap.analyze.calls import CallTimes
 from underlap.analyze.families import FamilyKey
-from underlap.analyze.groups import Calls
-from underlap.analyze.steps import Selection, Steps
+from underlap.analyze.family_gain import family_gains
+from underlap.analyze.steps import Selection
 from underlap.analyze.why import Why
 from underlap.columns import Int32
 from underlap.errors import ScheduleError
@@ -37,6 +36,8 @@ class Depth:
     """The fields of a Report that take longer to find; see there."""
 
     contention: ContentionReport
+    family_gains: dict[int, NetGainReport]
+    """Of the families of which something is hidden."""
     critical_path: CriticalPathReport | None
     levers: list[LeverRow]
     joint: LeverRow | None
@@ -49,20 +50,17 @@ ROWS_BY_DEFAULT = 200_000
 """Operations and host rows up to which this is done without being asked for: about two seconds."""
 
 
-def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
+def explore(
     timeline: Timeline,
-    calls: Calls,
-    times: CallTimes,
-    steps: Steps,
     selection: Selection,
     sets: dict[tuple[int, int], DeviceSets],
     families: tuple[list[FamilyKey], Int32],
     why: Why,
+    priced: contention.Contention,
     ranks: list[RankRow],
 ) -> Depth:
-    """All of it, for the window."""
-    transfer = why.met.transfer if why.compared else None
-    priced = contention.contention(timeline, steps, selection, sets, calls, times, families[1], transfer)
+    """All of it, for the window, of which the price of hiding is known already."""
+    gains = family_gains(timeline, selection, sets, families[1], priced)
     clocks = why.met.clocks
     offsets = {int(rank): -int(offset) for rank, offset in zip(clocks.ranks, clocks.offset_ns, strict=True)}
     built = graph.build(timeline, graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets))
@@ -70,6 +68,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     if path is None:
         return Depth(
             contention=_contention(priced),
+            family_gains={number: _net_gain(gain) for number, gain in gains.items()},
             critical_path=None,
             levers=[],
             joint=None,
@@ -104,6 +103,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
     return Depth(
         contention=_contention(priced),
+        family_gains={number: _net_gain(gain) for number, gain in gains.items()},
         critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
         levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
@@ -195,16 +195,20 @@ def _contention(found: contention.Contention) -> ContentionReport:
             )
             for row in found.kernels
         ],
-        net_gain=NetGainReport(
-            word=net.word,
-            reason=net.reason,
-            hidden_ns=net.hidden_ns,
-            compute_cost_ns=net.compute_cost_ns,
-            communication_cost_ns=net.communication_cost_ns,
-            net_ns=net.net_ns,
-            net_low_ns=net.net_low_ns,
-            net_high_ns=net.net_high_ns,
-        ),
+        net_gain=_net_gain(net),
+    )
+
+
+def _net_gain(net: contention.NetGain) -> NetGainReport:
+    return NetGainReport(
+        word=net.word,
+        reason=net.reason,
+        hidden_ns=net.hidden_ns,
+        compute_cost_ns=net.compute_cost_ns,
+        communication_cost_ns=net.communication_cost_ns,
+        net_ns=net.net_ns,
+        net_low_ns=net.net_low_ns,
+        net_high_ns=net.net_high_ns,
     )
 
 

@@ -29,6 +29,8 @@ FAMILIES_BESIDE_FINDINGS = 3
 FINDINGS = 3
 CAUSES = 4
 UNMATCHED_NAMES = 3
+IDLE_SHOWN = 0.2
+"""Idle share of the window from which its causes have a line."""
 
 
 def print_report(report: Report, file: IO[str]) -> None:
@@ -64,6 +66,7 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         sections[0] += _parts(report, report.summary, width, decimals)
         sections[0] += _communication(report.summary, width, decimals)
         sections[0] += _causes(report, width)
+        sections[0] += _idle(report, report.summary, width)
         shown = FAMILIES if not report.findings else FAMILIES_BESIDE_FINDINGS
         sections.append(family_lines(report.families, shown=shown, width=width, decimals=decimals, rows=len(report.ranks)))
         unmatched = _unmatched(report, report.summary, width, decimals)
@@ -183,6 +186,14 @@ def _causes(report: Report, width: int) -> list[Text]:
     rest = f", {more} more" if more else ""
     unknown = "" if report.coverage in (None, 1.0) else f"; cause known for {percent(report.coverage)} %"
     return _lines(f"exposed because: {listed}{rest}{unknown}", width)
+
+
+def _idle(report: Report, summary: Summary, width: int) -> list[Text]:
+    """The causes of idle time in one line, where there is enough of it to act on."""
+    if (summary.idle.share_of_span or 0) < IDLE_SHOWN:
+        return []
+    listed = ", ".join(f"{clean(row.cause)} {percent(row.share)} %" for row in report.idle_causes)
+    return _lines(f"idle because: {listed}", width, lines=1) if listed else []
 
 
 def _findings(report: Report, width: int, *, room: int) -> list[Text]:
