@@ -208,7 +208,9 @@ class _Device:
             return [self.slice(start, end, "unknown")]
         at = int(np.searchsorted(self._compute_start, start, side="left"))
         if at == len(self._compute):
-            return self._behind_queue(start, end, running, "too_little_compute", NONE, None)
+            # It has run out; where none was ever recorded on this device, the recording may lack it.
+            cause = "too_little_compute" if len(self._compute) else "unknown"
+            return self._behind_queue(start, end, running, cause, NONE, None)
         following = int(self._compute[at])
         ready = self._submitted(following)
         if ready is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from underlap import intervals
 from underlap.columns import Int64
@@ -31,15 +32,15 @@ class HostTime:
         self._input: dict[int, Int64] = {}
         self._blocking_names = self._named(_BLOCKING)
         self._loader_names = self._named(_LOADER)
-        self._to_device = self._copies_to_device()
+        self._to_device = self._launches_to_device()
 
     def _named(self, pattern: re.Pattern[str]) -> Int64:
         return np.array([at for at, name in enumerate(self._timeline.names) if pattern.match(name)], dtype=np.int64)
 
-    def _copies_to_device(self) -> set[tuple[int, int]]:
+    def _launches_to_device(self) -> set[tuple[int, int]]:
         """(thread, launch) of each copy from the host to the device."""
         ops = self._timeline.ops
-        rows = (ops.op_class == OpClass.COPY) & (ops.launch_ns != UNKNOWN_NS) & np.isin(ops.name, self._named(_TO_DEVICE))
+        rows = np.flatnonzero(self.copies_to_device(np.arange(len(ops))) & (ops.launch_ns != UNKNOWN_NS))
         return set(zip(ops.thread[rows].tolist(), ops.launch_ns[rows].tolist(), strict=True))
 
     def blocked(self, thread: int) -> Int64:
@@ -49,6 +50,12 @@ class HostTime:
             rows = (host.thread == thread) & ((host.kind == HostKind.SYNC) | np.isin(host.name, self._blocking_names))
             self._blocked[thread] = intervals.union(host.start_ns[rows], host.end_ns[rows])
         return self._blocked[thread]
+
+    def copies_to_device(self, rows: Int64) -> NDArray[np.bool_]:
+        """Which of these operations are copies from the host to the device. Shape (len(rows),)."""
+        ops = self._timeline.ops
+        result: NDArray[np.bool_] = (ops.op_class[rows] == OpClass.COPY) & np.isin(ops.name[rows], self._named(_TO_DEVICE))
+        return result
 
     def fetching(self, thread: int) -> Int64:
         """When the thread was in a data loader, or in the call that submits a copy from the host to the device."""
