@@ -156,7 +156,8 @@ class _Device:
         ops = self._ops
         for lane in np.unique(ops.lane[self._talk]).tolist():
             rows = self._talk[ops.lane[self._talk] == lane]
-            usual = latencies.queue_gap(self._own, np.searchsorted(self._rows, rows)) or self._usual.lane or self._launch
+            usual = latencies.queue_gap(self._own, np.searchsorted(self._rows, rows))
+            usual = (self._usual.lane or self._launch) if usual is None else usual
             for before, row in itertools.pairwise(rows.tolist()):
                 submitted = self._submitted(row)
                 if submitted is None:
@@ -219,8 +220,7 @@ class _Device:
         slices = self._host_late(start, border, following) if border > start else []
         over, needed = self._over_before(border, end, following)
         if over > border:
-            cause, grade = self._submitted_but_idle(following, needed)
-            slices += self._behind_queue(border, over, needed, cause, following, grade)
+            slices += self._held_by(border, over, needed, following)
         if end > over:
             # It started while this communication still ran, so it did not need its result; its own lane held it.
             slices += self._behind_queue(over, end, self._running(over, end), "serialized", following, "order")
@@ -258,20 +258,30 @@ class _Device:
         over, needed = self._over_before(start, end, following)
         slices = []
         if over > start:
-            cause = "too_little_compute" if self._hidden_calls.intersection(needed) else "dependent"
-            slices += self._behind_queue(start, over, needed, cause, following, "timing")
+            slices += self._ran_out_or_needed(start, over, needed, following)
         if end > over:
             slices.append(self.slice(over, end, "late_launch", evidence=following))
         return slices
 
-    def _submitted_but_idle(self, following: int, running: list[int]) -> tuple[str, str | None]:
+    def _held_by(self, start: int, end: int, running: list[int], following: int) -> list[Slice]:
         """The next compute was there and did not start before the communication was over."""
         ops = self._ops
         if int(ops.lane[following]) in {int(ops.lane[row]) for row in running}:
-            return "serialized_or_dependent", "order"
-        if self._hidden_calls.intersection(running):
-            return "too_little_compute", "timing"
-        return "dependent", "sync" if self._awaited.get(following, frozenset()).intersection(running) else "timing"
+            return self._behind_queue(start, end, running, "serialized_or_dependent", following, "order")
+        return self._ran_out_or_needed(start, end, running, following)
+
+    def _ran_out_or_needed(self, start: int, end: int, running: list[int], following: int) -> list[Slice]:
+        """As long as calls run that compute ran beside, it ran out; what only calls fill that met none is needed at once."""
+        hidden = [row for row in running if row in self._hidden_calls]
+        bare = [row for row in running if row not in self._hidden_calls]
+        until = min(max((int(self._ops.end_ns[row]) for row in hidden), default=start), end)
+        slices = []
+        if until > start:
+            slices += self._behind_queue(start, until, hidden, "too_little_compute", following, "timing")
+        if end > until:
+            awaited = self._awaited.get(following, frozenset()).intersection(bare)
+            slices += self._behind_queue(until, end, bare, "dependent", following, "sync" if awaited else "timing")
+        return slices
 
     def _behind_queue(
         self, start: int, end: int, running: list[int], cause: str, evidence: int, grade: str | None

@@ -16,7 +16,7 @@ from underlap import intervals
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.groups import Calls
 from underlap.analyze.rendezvous import Rendezvous
-from underlap.columns import Int64
+from underlap.columns import NONE, Int64
 from underlap.timeline import OpClass, Timeline
 
 Successors = dict[int, list[int]]
@@ -70,10 +70,13 @@ def _isolated(timeline: Timeline, calls: Calls, met: Rendezvous, link: Int64) ->
     until = np.clip(met.wait_end[ops.collective[link]], ops.start_ns[link], ops.end_ns[link])
     busy = intervals.length(intervals.union(until, ops.end_ns[link]))
     alone = met.transfer[call].copy()
-    kind: Int64 = np.column_stack((table.collective[call], table.payload_bytes[call])).astype(np.int64)
-    for one in np.unique(kind[kind[:, 1] >= 0], axis=0):
-        same = (kind == one).all(axis=1)
-        alone[same] = alone[same].min()
+    sized = table.payload_bytes[call] > 0
+    keys = np.column_stack((table.collective[call[sized]], table.payload_bytes[call[sized]]))
+    _, kind = np.unique(keys, axis=0, return_inverse=True)
+    kind = kind.ravel()
+    shortest = np.full(int(kind.max(initial=NONE)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(shortest, kind, alone[sized])
+    alone[sized] = shortest[kind]
     return min(busy, int(alone.sum()))
 
 

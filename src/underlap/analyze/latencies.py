@@ -128,8 +128,8 @@ def queue_gap(ops: Operations, rows: Int64) -> int | None:
     """The usual gap between operations of one lane that stood in a queue, from those operations alone; None where unknown.
 
     `rows` are the lane's communication in order. Only neighbors count of which the later had long been launched and between
-    which no operation of another lane ended, as it may have waited for that. None with fewer than three such gaps, or where
-    the usual one is longer than any device needs.
+    which no operation of another lane ended, as it may have waited for that. None with fewer than three such gaps; no more
+    than any device needs.
     """
     before, after = rows[:-1], rows[1:]
     free, start = ops.end_ns[before], ops.start_ns[after]
@@ -137,7 +137,7 @@ def queue_gap(ops: Operations, rows: Int64) -> int | None:
     others = np.sort(ops.end_ns[ops.lane != ops.lane[rows[0]]]) if len(rows) else free
     queued &= np.searchsorted(others, start, side="right") == np.searchsorted(others, free, side="right")
     usual = _usual((start - free)[queued], _FEWEST)
-    return usual if 0 <= usual <= LONGEST_LANE_NS else None
+    return None if usual < 0 else min(usual, LONGEST_LANE_NS)
 
 
 def long_launched(ops: Operations, rows: Int64, free: Int64) -> np.ndarray:

@@ -8,10 +8,11 @@ import numpy as np
 
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.groups import Calls
-from underlap.analyze.notes import counted, ranges
+from underlap.analyze.notes import counted
 from underlap.bandwidth import bus_factor
 from underlap.columns import Int64
 from underlap.timeline import Group, Note, Timeline
+from underlap.wording import ranges
 
 if TYPE_CHECKING:
     from underlap.analyze.rendezvous import Rendezvous

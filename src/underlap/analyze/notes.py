@@ -12,6 +12,7 @@ from underlap.analyze.groups import Calls, world_size
 from underlap.analyze.steps import Selection
 from underlap.report import UnmatchedRow
 from underlap.timeline import Note, OpClass, Timeline
+from underlap.wording import ranges
 
 _NAMES_SHOWN = 3
 _OUTSIDE_SHARE = 0.01
@@ -129,21 +130,6 @@ def _coarse(timeline: Timeline) -> Note | None:
     if any(info.resolution_ns > 1 for info in timeline.ranks):
         return Note(code="microseconds", text="times are whole microseconds; kernels shorter than that are inexact")
     return None
-
-
-def ranges(numbers: list[int]) -> str:
-    """Sorted numbers in words: 0-3, 7."""
-    parts: list[str] = []
-    start = previous = None
-    for number in [*numbers, None]:
-        if start is None or previous is None:
-            start = previous = number
-        elif number == previous + 1:
-            previous = number
-        else:
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-            start = previous = number
-    return ", ".join(parts)
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from underlap.render.families import family_lines
-from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, ranges, shorten, wrap
+from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, shorten, wrap
 from underlap.report import PartSummary, Report, Summary
+from underlap.wording import ranges
 
 LINES = 24
 WIDTH = 100
@@ -98,7 +99,7 @@ def _headline(report: Report, width: int) -> list[Text]:
     world = UNKNOWN if provenance.world_size is None else str(provenance.world_size)
     counted = provenance.ranks_counted
     files = "" if more < 1 else " + 1 file" if more == 1 else f" + {more} files"
-    which = f"{_listed('rank', ranges(counted), len(counted))} of {world}" if counted else "no ranks"
+    which = f"{_listed('rank', ranges(counted, ','), len(counted))} of {world}" if counted else "no ranks"
     tail = f"{files}, {which}, {_window(report)}"
     room = max(16, width - len(kind) - 2 - len(tail))
     file = shorten(clean(provenance.sources[0].file), room) if provenance.sources else "no file"
@@ -117,7 +118,7 @@ def _window(report: Report) -> str:
     if report.window.kind != "steps" or not used:
         return "whole trace" + (f" ({found} {'step' if found == 1 else 'steps'} in it)" if found else "")
     numbers = [step.rpartition("#")[2] for step in used]
-    listed = ranges([int(number) for number in numbers]) if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
+    listed = ranges([int(number) for number in numbers], ",") if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
     named = _listed("step", listed, len(used))
     return named if str(len(used)) in named.split() else f"{named} ({len(used)} of {found})"
 
