@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 import underlap
 from tests.analyze import plants
 from tests.analyze.plants import GAPS, PLANTS, US, IdlePlan, Plan, planted
+from tests.analyze.test_contention import overlapped_and_serial
 from tests.timelines import COMMUNICATION, COMPUTE, Call, Op, build, group, info
-from underlap.analyze.causes import CAUSES
+from underlap.analyze import accounting, causes
+from underlap.analyze.causes import CAUSES, Slice
 from underlap.analyze.idle import IDLE_CAUSES
+from underlap.analyze.transfer_causes import Evidence, refined
 from underlap.report import Report
-from underlap.timeline import UNKNOWN_NS, Timeline
+from underlap.timeline import UNKNOWN_NS, Timeline, concatenate, renumber
 
 amounts = st.integers(300_000, 3_000_000)
 some = settings(max_examples=12, deadline=None)
@@ -40,9 +43,9 @@ def agrees(found: dict[str, int], truth: dict[str, int]) -> None:
         assert found.get(cause, 0) == pytest.approx(truth.get(cause, 0), rel=0.05, abs=total / 100), (cause, found, truth)
 
 
-def mixtures(causes: list[str]) -> st.SearchStrategy[list[tuple[str, int]]]:
+def mixtures(names: list[str]) -> st.SearchStrategy[list[tuple[str, int]]]:
     """Two or three causes, the first of which has the largest amount by far."""
-    return st.lists(st.sampled_from(causes), min_size=2, max_size=3, unique=True).flatmap(
+    return st.lists(st.sampled_from(names), min_size=2, max_size=3, unique=True).flatmap(
         lambda chosen: st.tuples(st.integers(20_000_000, 40_000_000), *(amounts for _ in chosen[1:])).map(
             lambda sizes: list(zip(chosen, sizes, strict=True))
         )
@@ -232,3 +235,71 @@ def test_in_a_job_of_one_rank_there_is_nobody_to_wait_for(listed: bool) -> None:
     assert family.verdict is not None
     assert not any("waiting" in text for text in family.verdict.unknown)
     assert not any("waiting" in note.text for note in report.notes)
+
+
+# Hiding at a loss.
+
+
+def twice(one: Timeline) -> Timeline:
+    """Two ranks that do the same at the same time."""
+    return concatenate([one, renumber(one, {0: 1})])
+
+
+def test_hiding_that_costs_more_than_it_hides_is_a_loss_in_words_with_figures() -> None:
+    # coconet issue 6, as in test_contention: GEMM 2.24 times, all-reduce 1.94 times as long beside each other.
+    report = whole(twice(overlapped_and_serial(12, (48_984_000, 109_830_000), (106_609_000, 206_436_000))))
+    (family,) = report.families
+    verdict = family.verdict
+    assert verdict is not None
+    assert verdict.net_gain is not None
+
+    assert (verdict.outcome, verdict.net_gain.word) == ("a loss", "loss")
+    assert verdict.net_gain.net_high_ns is not None
+    assert verdict.net_gain.net_high_ns < 0
+    assert str(verdict.loss).startswith(f"hiding {verdict.net_gain.hidden_ns / 1e6:.2f} ms of communication made compute longer")
+    assert f"{-verdict.net_gain.net_high_ns / 1e6:.2f} to " in str(verdict.loss)
+    assert str(report.headline).startswith("Hiding costs more than it hides: hiding ")
+
+
+def test_hiding_that_pays_is_no_loss() -> None:
+    report = whole(twice(overlapped_and_serial(12, (48_984_000, 53_000_000), (80_000_000, 83_000_000))))
+    (family,) = report.families
+    assert family.verdict is not None
+
+    assert family.verdict.outcome == "partly hidden"
+    assert family.verdict.loss is None
+    assert family.verdict.net_gain is not None
+    assert family.verdict.net_gain.word == "gain"
+    assert "Hiding costs" not in str(report.headline)
+
+
+def test_of_one_rank_no_loss_is_claimed() -> None:
+    report = whole(overlapped_and_serial(12, (48_984_000, 109_830_000), (106_609_000, 206_436_000)))
+
+    assert [row.verdict.outcome for row in report.families if row.verdict] == ["partly hidden"]
+
+
+# A result that is shown to be needed.
+
+
+def test_a_result_awaited_by_event_stays_dependent_however_small_the_message() -> None:
+    found = {}
+    for grade in ("timing", "sync"):
+        piece = Slice(start_ns=0, end_ns=100, cause="dependent", inherited=None, call=0, evidence=1, grade=grade)
+        known = Evidence(
+            stretch_ns=np.array([0]), latency_ns=np.array([100]), group=np.array([0], dtype=np.int32), excess_ns={0: 100}
+        )
+        found[grade] = [(one.cause, one.inherited) for one in refined([piece], known)]
+
+    assert found == {"timing": [("latency_bound", "dependent")], "sync": [("dependent", None)]}
+
+
+def test_a_kernel_that_waits_for_the_event_of_a_collective_is_dependent_by_sync() -> None:
+    ops = [Op(COMPUTE, 0, 10, launch=-9), Op(COMMUNICATION, 10, 110, 0, -9, lane="20"), Op(COMPUTE, 125, 200, launch=-5)]
+    timeline = build(ops, calls=[Call()])
+    sets = accounting.device_sets(timeline.ops)
+    stretches = np.array([[0, 200]], dtype=np.int64)
+
+    for awaited, grade in (({2: frozenset({1})}, "sync"), ({2: frozenset({0})}, "timing")):
+        (piece,) = causes.device_causes(timeline, np.arange(3), sets, stretches, None, awaited=awaited)
+        assert (piece.cause, piece.grade) == ("dependent", grade)
