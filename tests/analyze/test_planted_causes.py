@@ -22,7 +22,7 @@ from underlap.analyze.causes import CAUSES, Slice
 from underlap.analyze.idle import IDLE_CAUSES
 from underlap.analyze.transfer_causes import Evidence, refined
 from underlap.report import Report
-from underlap.timeline import UNKNOWN_NS, Timeline, concatenate, renumber
+from underlap.timeline import UNKNOWN_NS, EventWaits, Timeline, concatenate, renumber
 
 amounts = st.integers(300_000, 3_000_000)
 some = settings(max_examples=12, deadline=None)
@@ -218,6 +218,29 @@ def test_only_what_exceeds_all_compute_is_bound_by_the_link(over: int) -> None:
 
     assert found.get("fabric_bound", 0) == max(2 * over, 0)
     assert sum(found.values()) == 2 * (2_000_000 + over)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_compute_that_an_event_puts_before_the_transfer_cannot_hide_it(waits: bool) -> None:
+    """Two kernels of 1 ms and a transfer of 1.5 ms that waits for the first one: only the second could run beside it."""
+    ops, calls = [], []
+    for rank in (0, 1):
+        ops.append(Op(COMPUTE, 100, 1_000_100, launch=10, rank=rank))
+        ops.append(Op(COMMUNICATION, 1_000_200, 2_500_200, rank, 40, rank=rank, lane="20"))
+        ops.append(Op(COMPUTE, 2_500_300, 3_500_300, launch=50, rank=rank))
+        calls.append(Call("all_reduce", 8, 0, 0, rank=rank))
+    timeline = build(ops, calls=calls, groups=[group(0, 1)])
+    lanes = {(lane.rank, lane.label): at for at, lane in enumerate(timeline.lanes)}
+    events = EventWaits.from_columns(
+        lane=[lanes[rank, "20"] for rank in (0, 1)],
+        wait_ns=[30, 30],
+        on_lane=[lanes[rank, "7"] for rank in (0, 1)],
+        record_ns=[20, 20],
+        source_row=[0, 1],
+    )
+    found = found_in(dataclasses.replace(timeline, event_waits=events) if waits else timeline)
+
+    assert found == ({"dependent": 2_000_000, "fabric_bound": 1_000_000} if waits else {"dependent": 3_000_000})
 
 
 @pytest.mark.parametrize("listed", [True, False])

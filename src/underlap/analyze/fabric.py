@@ -43,7 +43,7 @@ def excess(
 ) -> dict[int, int]:
     """Group -> excess in ns (above 0) on one device, whose operations are `rows`."""
     ops, table = timeline.ops, calls.table
-    inside = (ops.start_ns[rows] >= stretches[0, 0]) & (ops.start_ns[rows] < stretches[-1, 1])
+    inside = intervals.covered(ops.start_ns[rows], ops.end_ns[rows], stretches) > 0
     own = rows[inside & (ops.op_class[rows] == OpClass.COMMUNICATION) & (ops.collective[rows] >= 0)]
     group = table.group[ops.collective[own]]
     compute = int(intervals.covered(stretches[:, 0], stretches[:, 1], sets.covering).sum())
@@ -53,22 +53,22 @@ def excess(
         if not (link_of.name or link_of.description or link_of.ranks):
             continue
         link = own[group == number]
-        transfer = _isolated(timeline, calls, met, link)
-        independent = compute - _most_dependent(timeline, rows, link, forward, backward)
+        transfer = _isolated(timeline, calls, met, link, stretches)
+        independent = compute - _most_dependent(timeline, rows, link, stretches, (forward, backward))
         if transfer is not None and transfer > independent:
             found[number] = transfer - independent
     return found
 
 
-def _isolated(timeline: Timeline, calls: Calls, met: Rendezvous, link: Int64) -> int | None:
-    """What these operations transfer, one after the other, at least: each as long as the shortest of its kind, if smaller.
-    None where the waiting of any is unknown."""
+def _isolated(timeline: Timeline, calls: Calls, met: Rendezvous, link: Int64, stretches: Int64) -> int | None:
+    """What these operations transfer inside the stretches, at least: together no longer than the link was busy, and each no
+    longer than the shortest of its kind. None where the waiting of any is unknown."""
     ops, table = timeline.ops, calls.table
     call: Int64 = np.unique(ops.collective[link]).astype(np.int64)
     if bool((met.transfer[call] < 0).any()):
         return None
     until = np.clip(met.wait_end[ops.collective[link]], ops.start_ns[link], ops.end_ns[link])
-    busy = intervals.length(intervals.union(until, ops.end_ns[link]))
+    busy = intervals.length(intervals.intersect(intervals.union(until, ops.end_ns[link]), stretches))
     alone = met.transfer[call].copy()
     sized = table.payload_bytes[call] > 0
     keys = np.column_stack((table.collective[call[sized]], table.payload_bytes[call[sized]]))
@@ -80,18 +80,18 @@ def _isolated(timeline: Timeline, calls: Calls, met: Rendezvous, link: Int64) ->
     return min(busy, int(alone.sum()))
 
 
-def _most_dependent(timeline: Timeline, rows: Int64, link: Int64, forward: Successors, backward: Successors) -> int:
+def _most_dependent(timeline: Timeline, rows: Int64, link: Int64, stretches: Int64, edges: tuple[Successors, Successors]) -> int:
     """Compute that every one of these operations must precede or follow, in ns: it can run beside none of them."""
     dependent: set[int] | None = None
     for row in link.tolist():
-        reached = _reached(row, forward) | _reached(row, backward)
+        reached = _reached(row, edges[0]) | _reached(row, edges[1])
         dependent = reached if dependent is None else dependent & reached
         if not dependent:
             return 0
     ops = timeline.ops
     chosen = np.array(sorted(dependent or ()), dtype=np.int64)
     chosen = chosen[np.isin(chosen, rows) & np.isin(ops.op_class[chosen], (OpClass.COMPUTE, OpClass.FUSED))]
-    return intervals.length(intervals.union(ops.start_ns[chosen], ops.end_ns[chosen]))
+    return intervals.length(intervals.intersect(intervals.union(ops.start_ns[chosen], ops.end_ns[chosen]), stretches))
 
 
 def _reached(row: int, along: Successors) -> set[int]:
