@@ -178,6 +178,7 @@ def test_a_planted_cause_is_the_only_one_and_exact(cause: str, amount: int) -> N
     assert found_in(planted([(cause, amount)])) == {cause: amount}
 
 
+@settings(deadline=None)
 @given(blocks=st.lists(st.tuples(st.sampled_from(sorted(PLANTS)), amounts), min_size=1, max_size=12))
 def test_planted_causes_in_any_mixture_come_back_exactly(blocks: list[tuple[str, int]]) -> None:
     expected: Counter[str] = Counter()
@@ -417,7 +418,7 @@ def test_waiting_within_the_uncertainty_of_the_clocks_is_not_called_waiting() ->
     assert sum(found.values()) > 0
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(timeline=timelines(), marks=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=6))
 def test_slices_partition_the_exposed_time_without_overlap(timeline: Timeline, marks: list[tuple[int, int]]) -> None:
     def part(rows: list[tuple[int, int]]) -> intervals.Int64:
@@ -437,6 +438,7 @@ def test_slices_partition_the_exposed_time_without_overlap(timeline: Timeline, m
             assert {piece.cause for piece in slices} <= set(ADVICE)
 
 
+@settings(deadline=None)
 @given(timeline=timelines())
 def test_every_slice_names_a_call_and_evidence_of_its_device(timeline: Timeline) -> None:
     for (rank, device), slices in slices_of(timeline).items():
@@ -449,6 +451,7 @@ def test_every_slice_names_a_call_and_evidence_of_its_device(timeline: Timeline)
             assert (piece.inherited is not None) == (piece.cause == "queued_behind")
 
 
+@settings(deadline=None)
 @given(timeline=timelines())
 def test_causes_of_a_family_add_up_to_its_exposed_share(timeline: Timeline) -> None:
     report = whole(timeline)
@@ -462,6 +465,7 @@ def test_causes_of_a_family_add_up_to_its_exposed_share(timeline: Timeline) -> N
         assert abs(total - family.exposed_share_ns) <= len(report.families) * 2 * len(timeline.ops)
 
 
+@settings(deadline=None)
 @given(timeline=timelines(), shift=st.integers(-(10**15), 10**15))
 def test_shifting_all_clocks_changes_no_cause(timeline: Timeline, shift: int) -> None:
     ops, host = timeline.ops, timeline.host

@@ -121,9 +121,9 @@ class Contention:
     communication_blocks: int | None
     """The largest grid of a communication kernel, in blocks. NCCL keeps one multiprocessor per block to itself."""
     net: NetGain
-    samples: Samples
+    samples: Samples = dataclasses.field(compare=False, repr=False)
     """The compute kernels compared."""
-    effect: Effect | None
+    effect: Effect | None = dataclasses.field(compare=False, repr=False)
     """None where nothing could be compared."""
 
 
