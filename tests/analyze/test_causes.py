@@ -262,6 +262,15 @@ def test_compute_that_may_have_made_its_input_delays_a_queued_collective() -> No
     assert found_in(plan.timeline()) == {"dependent": 160_000, "queued_behind": 40_000, "too_little_compute": 40_000}
 
 
+def test_a_collective_behind_a_kernel_of_its_lane_is_not_queued_behind_the_collective_before() -> None:
+    plan = Plan()
+    for at in range(0, 4_000_000, 400_000):
+        plan.talk(at, at + 300_000, launch=-1_000_000, lane="7")
+        plan.compute(at + 300_000, at + 400_000)
+
+    assert set(found_in(plan.timeline())) == {"serialized_or_dependent"}
+
+
 @pytest.mark.parametrize(("gap", "queued"), [(18_000, True), (39_000, True), (41_000, False)])
 def test_the_yardstick_of_a_queue_is_the_lane_s_own_usual_gap(gap: int, queued: bool) -> None:
     """Collectives that stand 18 us apart in their lane queue all the same; twice what any device needs is no queue."""

@@ -8,7 +8,6 @@ judged by timing here, which the grade says. Not decided here: what would be won
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -135,8 +134,7 @@ class _Device:
         resolution = info.resolution_ns if info else 1
         self._on_cpu = info is not None and info.on_cpu
         self._usual = latencies.of_rank(own, resolution)
-        # What few launches show is not usual: then every moment after the launch counts as submitted.
-        self._launch = self._usual.launch if self._usual.launches >= latencies.FEWEST_LAUNCHES else 0
+        self._launch = latencies.usual_launch(self._usual)
         self._some_launch = bool((own.launch_ns != UNKNOWN_NS).any())
         self._noise = noise(self._usual, resolution)
         compute = rows[np.isin(ops.op_class[rows], _COMPUTES)]
@@ -153,12 +151,16 @@ class _Device:
     def _queueing(self) -> dict[int, int]:
         """Per communication row that stood behind another one in its lane: for how long, since it could have started."""
         result: dict[int, int] = {}
-        ops = self._ops
-        for lane in np.unique(ops.lane[self._talk]).tolist():
-            rows = self._talk[ops.lane[self._talk] == lane]
-            usual = latencies.queue_gap(self._own, np.searchsorted(self._rows, rows))
+        ops, own = self._ops, self._own
+        # Directly behind it: with a kernel between them in the lane, it stood behind that.
+        previous = latencies.previous_in_lane(own)
+        after = np.flatnonzero(np.isin(own.op_class, _COMMUNICATES) & (previous >= 0))
+        after = after[np.isin(own.op_class[previous[after]], _COMMUNICATES)]
+        for lane in np.unique(own.lane[after]).tolist():
+            rows = after[own.lane[after] == lane]
+            usual = latencies.queue_gap(own, previous[rows], rows)
             usual = (self._usual.lane or self._launch) if usual is None else usual
-            for before, row in itertools.pairwise(rows.tolist()):
+            for before, row in zip(self._rows[previous[rows]].tolist(), self._rows[rows].tolist(), strict=True):
                 submitted = self._submitted(row)
                 if submitted is None:
                     continue

@@ -67,7 +67,7 @@ def explore(
     path = critical_path.find(timeline, built, selection.stretches)
     if path is None:
         return Depth(
-            contention=_contention(priced),
+            contention=_contention(timeline, priced),
             family_gains={number: _net_gain(gain) for number, gain in gains.items()},
             critical_path=None,
             levers=[],
@@ -102,7 +102,7 @@ def explore(
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
     transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
     return Depth(
-        contention=_contention(priced),
+        contention=_contention(timeline, priced),
         family_gains={number: _net_gain(gain) for number, gain in gains.items()},
         critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
         levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
@@ -170,8 +170,10 @@ def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
     )
 
 
-def _contention(found: contention.Contention) -> ContentionReport:
+def _contention(timeline: Timeline, found: contention.Contention) -> ContentionReport:
     compute, net = found.compute, found.net
+    counts = {info.multiprocessors for info in timeline.ranks}
+    multiprocessors = counts.pop() if len(counts) == 1 else None
     return ContentionReport(
         word=compute.word,
         reason=compute.reason,
@@ -192,10 +194,16 @@ def _contention(found: contention.Contention) -> ContentionReport:
                 beside_ns=row.beside_ns,
                 ratio=None if row.ratio is None else row.ratio.value,
                 cost_ns=row.cost_ns,
+                blocks=row.blocks,
+                multiprocessors_short=None
+                if multiprocessors is None
+                else contention.multiprocessors_short(multiprocessors, row.blocks, found.communication_blocks),
             )
             for row in found.kernels
         ],
         net_gain=_net_gain(net),
+        communication_blocks=found.communication_blocks,
+        multiprocessors=multiprocessors,
     )
 
 

@@ -23,6 +23,13 @@ _LOADER = re.compile(r"enumerate\(DataLoader\)|.*DataLoader\w*\.__next__")
 _TO_DEVICE = re.compile(r".*(?:HtoD|HostToDevice)", re.IGNORECASE)
 
 
+def blocking_rows(timeline: Timeline) -> NDArray[np.bool_]:
+    """Per host row whether the host waits in it: for the device, or for memory."""
+    named = [at for at, name in enumerate(timeline.names) if _BLOCKING.match(name)]
+    found: NDArray[np.bool_] = (timeline.host.kind == HostKind.SYNC) | np.isin(timeline.host.name, named)
+    return found
+
+
 class HostTime:
     """The host rows of a Timeline by thread. Every set is of intervals on the clock of the thread's rank."""
 
@@ -30,7 +37,7 @@ class HostTime:
         self._timeline = timeline
         self._blocked: dict[int, Int64] = {}
         self._input: dict[int, Int64] = {}
-        self._blocking_names = self._named(_BLOCKING)
+        self._blocking = blocking_rows(timeline)
         self._loader_names = self._named(_LOADER)
         self._to_device = self._launches_to_device()
 
@@ -47,7 +54,7 @@ class HostTime:
         """When the thread was in a synchronize, an allocation or a free of the runtime (asynchronous ones apart)."""
         if thread not in self._blocked:
             host = self._timeline.host
-            rows = (host.thread == thread) & ((host.kind == HostKind.SYNC) | np.isin(host.name, self._blocking_names))
+            rows = (host.thread == thread) & self._blocking
             self._blocked[thread] = intervals.union(host.start_ns[rows], host.end_ns[rows])
         return self._blocked[thread]
 

@@ -139,8 +139,9 @@ class Idle:
             # Operators are not launched: the thread runs them when it gets there.
             return ops.start_ns[following]
         usual = latencies.of_rank(own, info.resolution_ns if info else 1)
-        enough = usual.launches >= latencies.FEWEST_LAUNCHES
-        delay = np.where(ops.op_class[following] == OpClass.COPY, usual.launch_copy, usual.launch) if enough else 0
+        kernel = latencies.usual_launch(usual)
+        copy = usual.launch_copy if usual.launches >= latencies.FEWEST_LAUNCHES else 0
+        delay = np.where(ops.op_class[following] == OpClass.COPY, copy, kernel)
         # Without its launch, beside others that have theirs, it was launched before the recording began.
         unlaunched = LONG_AGO if (own.launch_ns != UNKNOWN_NS).any() else UNKNOWN_NS
         launch = ops.launch_ns[following]

@@ -45,6 +45,12 @@ class Latencies:
     """The longest gap from an end in one lane to a start in another that is taken for a dependence."""
 
 
+def usual_launch(usual: Latencies) -> int:
+    """From launch to start, in ns, for a verdict; 0 where few launches show it, so that every moment after the launch counts
+    as submitted."""
+    return usual.launch if usual.launches >= FEWEST_LAUNCHES else 0
+
+
 def previous_in_lane(ops: Operations) -> Int64:
     """Per operation the one before it in its lane (by start), -1 for the first."""
     order = np.lexsort((ops.end_ns, ops.start_ns, ops.lane))
@@ -124,17 +130,18 @@ def _usual(values: Int64, fewest: int) -> int:
     return int(np.median(values)) if len(values) >= fewest else NONE
 
 
-def queue_gap(ops: Operations, rows: Int64) -> int | None:
+def queue_gap(ops: Operations, before: Int64, after: Int64) -> int | None:
     """The usual gap between operations of one lane that stood in a queue, from those operations alone; None where unknown.
 
-    `rows` are the lane's communication in order. Only neighbors count of which the later had long been launched and between
-    which no operation of another lane ended, as it may have waited for that. None with fewer than three such gaps; no more
-    than any device needs.
+    `before` and `after` are direct neighbors in that lane. Only those count of which the later had long been launched and
+    between which no operation of another lane ended, as it may have waited for that. None with fewer than three such gaps; no
+    more than any device needs.
     """
-    before, after = rows[:-1], rows[1:]
+    if len(after) == 0:
+        return None
     free, start = ops.end_ns[before], ops.start_ns[after]
     queued = (start >= free) & long_launched(ops, after, free)
-    others = np.sort(ops.end_ns[ops.lane != ops.lane[rows[0]]]) if len(rows) else free
+    others = np.sort(ops.end_ns[ops.lane != ops.lane[after[0]]])
     queued &= np.searchsorted(others, start, side="right") == np.searchsorted(others, free, side="right")
     usual = _usual((start - free)[queued], _FEWEST)
     return None if usual < 0 else min(usual, LONGEST_LANE_NS)

@@ -12,7 +12,7 @@ from underlap.analyze.groups import Calls, world_size
 from underlap.analyze.steps import Selection
 from underlap.report import UnmatchedRow
 from underlap.timeline import Note, OpClass, Timeline
-from underlap.wording import ranges
+from underlap.wording import counted, listed, ranges
 
 _NAMES_SHOWN = 3
 _OUTSIDE_SHARE = 0.01
@@ -93,7 +93,7 @@ def _missing_steps(timeline: Timeline, selection: Selection) -> Note | None:
     absent = sorted({info.rank for info in timeline.ranks} - {rank for rank, _ in selection.stretches})
     if not absent:
         return None
-    text = f"ranks {ranges(absent)} have none of the steps of the window and are not counted"
+    text = f"not counted, without any of the steps of the window: {listed('rank', absent)}"
     return Note(code="ranks_without_steps", text=text)
 
 
@@ -130,11 +130,6 @@ def _coarse(timeline: Timeline) -> Note | None:
     if any(info.resolution_ns > 1 for info in timeline.ranks):
         return Note(code="microseconds", text="times are whole microseconds; kernels shorter than that are inexact")
     return None
-
-
-def counted(number: int, noun: str) -> str:
-    """1 rank, 2 ranks."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _short(name: str) -> str:

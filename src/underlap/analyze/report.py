@@ -13,7 +13,7 @@ import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, depth, families, groups, notes, steps, verdicts, waits, why
+from underlap.analyze import accounting, calls, depth, drift, families, groups, issue, notes, sizes, steps, verdicts, waits, why
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -72,11 +72,24 @@ def report(
         _completed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, reasons)
         for row in family_rows
     ]
+    issued = issue.find(timeline, times, family_of_call, sets)
+    own_calls = [waits.calls_of_family(keys.index((row.axis, row.collective)), family_of_call, times) for row in family_rows]
+    family_rows = [
+        msgspec.structs.replace(
+            row,
+            sizes=sizes.size_rows(row.collective, settled, times, reasons.met, own),
+            issue=issue.row_of(timeline, settled, found, times, issued, own),
+        )
+        for row, own in zip(family_rows, own_calls, strict=True)
+    ]
     late = verdicts.late_rows(reasons)
     priced = reasons.priced
     deeper = depth.explore(timeline, selection, sets, numbered, reasons, priced, rank_rows) if priced and rank_rows else None
     gains = {keys[number]: gain for number, gain in deeper.family_gains.items()} if deeper else {}
     family_rows = [verdicts.with_gain(row, gains.get((row.axis, row.collective))) for row in family_rows]
+    slow = sizes.slow_sizes(family_rows)
+    drifting = drift.notes(numbered, found, times, reasons.met)
+    meeting = (*reasons.met.notes, *drifting, *([] if slow is None else [slow]))
     return Report(
         origin_ns=str(timeline.origin_ns),
         provenance=_provenance(timeline),
@@ -87,7 +100,7 @@ def report(
         families=family_rows,
         steps=step_rows,
         lanes=_lane_rows(timeline, selection),
-        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met),
+        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met, issued),
         causes=verdicts.cause_rows(reasons.causes),
         coverage=verdicts.coverage(reasons.causes),
         idle_causes=verdicts.idle_rows(reasons.idle),
@@ -106,7 +119,7 @@ def report(
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
-            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, reasons.met.notes)
+            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, meeting)
         ],
     )
 
@@ -146,6 +159,7 @@ def _provenance(timeline: Timeline) -> Provenance:
             resolution_ns=info.resolution_ns,
             on_cpu=info.on_cpu,
             device_model=info.device_model,
+            coordinates=dict(info.coordinates),
         )
     return Provenance(
         kind=timeline.provenance,

@@ -94,7 +94,8 @@ def explain(  # noqa: PLR0913 - everything that the account has found
         own = timeline.ops.take(rows[key])
         halves = rendezvous.halves(own, met)
         splits[key] = rendezvous.split(sets[key], halves, stretches)
-        waiting = _waiting(own, met, pipeline, halves.transferring) if splits[key] is not None else None
+        known = _waiting(own, met, pipeline, halves.transferring) if splits[key] is not None else Waiting()
+        waiting = dataclasses.replace(known, peer=intervals.merge(known.peer, _spinning(own, halves)))
         family = family_of_op[rows[key]]
         unions = {}
         for number in np.unique(family[family >= 0]).tolist():
@@ -104,14 +105,14 @@ def explain(  # noqa: PLR0913 - everything that the account has found
             talk = part.op_class != OpClass.FUSED
             unions[number] = intervals.union(part.start_ns[talk], part.end_ns[talk])
         found = causes.device_causes(timeline, rows[key], sets[key], stretches, waiting, host=host, awaited=awaited)
-        known = transfer_causes.Evidence(
+        evidence = transfer_causes.Evidence(
             stretch_ns=stretch,
             latency_ns=latency,
             group=calls.table.group,
             excess_ns=fabric.excess(timeline, calls, met, rows[key], sets[key], stretches, forward, backward),
         )
         idle_causes[key] = gaps.causes(rows[key], sets[key], stretches)
-        for piece in transfer_causes.refined(found, known):
+        for piece in transfer_causes.refined(found, evidence):
             total.add(piece, piece.end_ns - piece.start_ns)
             for number, amount in _shared(piece, unions):
                 per_family[number].add(piece, amount)
@@ -164,6 +165,13 @@ class _Sums:
             )
             for cause in order
         }
+
+
+def _spinning(own: Operations, halves: rendezvous.Halves) -> Int64:
+    """Spin kernels (barriers, notify) wait for peers whether or not they could be matched, while nothing else communicates."""
+    spin = own.op_class == OpClass.WAIT
+    alone = intervals.subtract(intervals.union(own.start_ns[spin], own.end_ns[spin]), halves.transferring)
+    return intervals.subtract(alone, halves.unknown)
 
 
 def _waiting(own: Operations, met: Rendezvous, pipeline: NDArray[np.bool_], transferring: Int64) -> Waiting:
