@@ -18,6 +18,7 @@ from underlap._version import __version__
 if TYPE_CHECKING:
     from underlap.errors import UnderlapError
     from underlap.flows.analyze import analyze
+    from underlap.flows.lint import lint
     from underlap.flows.read import read
     from underlap.report import Report
     from underlap.timeline import Timeline
@@ -27,10 +28,11 @@ _HOME = {
     "Timeline": "underlap.timeline",
     "UnderlapError": "underlap.errors",
     "analyze": "underlap.flows.analyze",
+    "lint": "underlap.flows.lint",
     "read": "underlap.flows.read",
 }
 
-__all__ = ["Report", "Timeline", "UnderlapError", "__version__", "analyze", "read"]
+__all__ = ["Report", "Timeline", "UnderlapError", "__version__", "analyze", "lint", "read"]
 
 
 class _Package(ModuleType):

@@ -207,6 +207,8 @@ class Verdict(Record, frozen=True, kw_only=True):
     """What is left of hiding this family. Null where nothing of it is hidden, or contention was not looked for."""
     loss: str | None = None
     """The outcome a loss in words, with its figures. Null for any other outcome."""
+    rules: list[str] = []
+    """Rules of `underlap lint` that hold for the configuration given with --config, and account for `cause` here."""
 
 
 class FamilyRow(Record, frozen=True, kw_only=True):
@@ -258,6 +260,8 @@ class FamilyRow(Record, frozen=True, kw_only=True):
     exposed_wait_ns: int | None = None
     hidden_transfer_share: float | None = None
     """hidden_transfer / transfer: the headline where waiting is known. Null where it is not, or nothing was transferred."""
+    borrowed: list[str] = []
+    """What of its calls comes from the recording given with --like: group, payload_bytes, ... Not measured in this trace."""
     transfer_at_most_ns: int | None = None
     """One rank only: the sum over calls of the shortest call of equal size, an upper bound of the transfer. Null if matched."""
     verdict: Verdict | None = None
@@ -346,6 +350,9 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     """From its start to the last arrival that it needed. Null where that is unknown."""
     meets: int | None = None
     """Number of the meeting: calls of different ranks with the same number are one collective. Null where not matched."""
+    borrowed: str | None = None
+    """Which of collective, group, dtype, payload_bytes, peer (joined by ", ") come from the recording given with --like: not
+    measured here. Null for none."""
     outlier: bool
     """Longer than 3x the median of the same family and payload (at least 4 calls of known size)."""
     source_file: str
@@ -550,6 +557,113 @@ class BoundReport(Record, frozen=True, kw_only=True):
     """Share hidden of what any schedule could hide."""
 
 
+class ConfigurationFinding(Record, frozen=True, kw_only=True):
+    """A rule of `underlap lint` that holds for the configuration of the job (docs/lint.md)."""
+
+    rule: str
+    text: str
+    settings: list[str]
+    """name=value (file:line)."""
+    change: str
+    price: str
+    sources: list[str]
+    explains: list[str]
+    """What it accounts for in this trace: axis and collective, with the cause. Empty where the trace shows nothing of it."""
+
+
+class EngagementRow(Record, frozen=True, kw_only=True):
+    """Something that the configuration switches on, held against the trace."""
+
+    feature: str
+    settings: list[str]
+    expects: str
+    engaged: bool | None
+    """False: switched on, and not there. Null where the trace cannot tell."""
+    text: str
+    """What the trace shows instead, or what would tell."""
+
+
+class ConfigurationReport(Record, frozen=True, kw_only=True):
+    """What the configuration says about this trace."""
+
+    files: list[str]
+    findings: list[ConfigurationFinding]
+    engagement: list[EngagementRow]
+    """Not engaged first."""
+
+
+class BorrowedReport(Record, frozen=True, kw_only=True):
+    """What came from the recording given with --like, for kernels of device graphs. None of it is measured in this trace."""
+
+    sources: list[str]
+    """Base names of the files of that recording."""
+    graphs: int
+    """Distinct graphs of this trace."""
+    replays: int
+    """Launches of a graph."""
+    refused: int
+    """Replays of which nothing is borrowed; `reasons` says why."""
+    kernels: int
+    """Kernels of all replays."""
+    matched: int
+    """Of them, those with one certain partner by name and order in each step of that recording."""
+    ambiguous: int
+    """Of them, those in common order that may be any of several: they get only what all of these agree on."""
+    shapes: int
+    """Kernels whose grid and block are borrowed."""
+    fields: dict[str, int]
+    """Calls whose group, payload_bytes, ... is borrowed."""
+    order: int
+    """Pairs of kernels whose order is borrowed: edges of grade `borrowed` in the dependence graph."""
+    contradicted: int
+    """Such pairs that this trace shows in another order, and that are left out."""
+    reasons: list[str]
+
+
+class PredictionRow(Record, frozen=True, kw_only=True):
+    """The time of one step, predicted from the graph of the step before it with the durations of the step itself."""
+
+    rank: int
+    device: int
+    from_step: str
+    step: str
+    observed_ns: int
+    predicted_ns: int
+    before_ns: int
+    """The length of the earlier step: what "no change" predicts."""
+    error: float
+    """(predicted - observed) / observed."""
+    error_of_no_change: float
+    """(before - observed) / observed."""
+    matched_share: float
+    """Of the earlier step's operations and host points, those with a partner in the later one."""
+
+
+class PredictionReport(Record, frozen=True, kw_only=True):
+    """Whether the dependence graph of one step, given the durations of the next, gives the time of the next, on the rank that
+    the critical path ends on. The graph knows nothing else of the predicted step."""
+
+    pairs: int
+    """Pairs of steps that follow each other directly: the first 8, fewer in large traces."""
+    not_comparable: int
+    """Further pairs that end in different ways: a recording's last step has no next kernel."""
+    error: float | None
+    """Median over the pairs of the size of `error`. Null without pairs."""
+    error_of_no_change: float | None
+    """The same for "no change": what has to be beaten."""
+    worst_error: float | None
+    """The largest size."""
+    better_than_no_change: bool | None
+    """Whether the sizes add up to less. Null without pairs."""
+    explained_share: float | None
+    """Share of the critical path that a real edge explains, as in `critical_path`."""
+    trusted: bool
+    """False: no pair; or a median error above 1 % that is no better than no change; or an explained share below 0.8."""
+    rests_on: str | None
+    """In words, what the promises of levers and findings rest on where they are not trusted. Null where they are."""
+    rows: list[PredictionRow]
+
+
 class UnmatchedRow(Record, frozen=True, kw_only=True):
     """A kernel name that the table of kernel families does not know. It was counted as compute."""
 
@@ -604,6 +718,12 @@ class Report(Record, frozen=True, kw_only=True):
     levers_unknown: str | None = None
     """Why there are no levers, where the window could not be replayed."""
     bound: BoundReport | None = None
+    configuration: ConfigurationReport | None = None
+    """Null where no configuration was given."""
+    step_prediction: PredictionReport | None = None
+    """How far the graph behind critical path, levers and bound can be trusted. Null where it was not looked for."""
+    borrowed: BorrowedReport | None = None
+    """Null without --like."""
     unmatched: list[UnmatchedRow]
     """Largest total_ns first."""
     notes: list[NoteRow]

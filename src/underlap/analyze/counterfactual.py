@@ -109,7 +109,7 @@ def explained(graph: Graph, path: CriticalPath) -> Explained:
     arrival = graph.end_ns[edges.source] + edges.lag_ns
     near = np.zeros((2, len(graph) + 1), dtype=bool)
     close = graph.start_ns[edges.target] - arrival <= EXPLAINED_WITHIN_NS
-    real = edges.grade != Grade.TIMING
+    real = edges.grade < Grade.TIMING
     near[0, edges.target[close & real]] = True
     near[1, edges.target[close & ~real]] = True
     segments = path.segments

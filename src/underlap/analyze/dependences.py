@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from underlap.analyze import host_chain, latencies
 from underlap.analyze.host_chain import LEAVE
 from underlap.analyze.latencies import Latencies
 from underlap.columns import NONE, Int8, Int64, Table
-from underlap.timeline import UNKNOWN_NS, Operations, Timeline
+from underlap.timeline import UNKNOWN_NS, DependenceSource, Operations, Timeline
 
 TURN = np.array([3, 1, 2, 0])
 """At one moment a thread leaves a call, launches, enters a call, computes: the order of the kinds of nodes."""
@@ -27,6 +28,8 @@ class EdgeKind(IntEnum):
     BUSY = 4
     ACROSS = 5
     HANDOFF = 6
+    DATA = 7
+    BORROWED = 8
 
 
 class Grade(IntEnum):
@@ -36,6 +39,8 @@ class Grade(IntEnum):
     SYNC = 1
     ORDER = 2
     TIMING = 3
+    BORROWED = 4
+    """Seen in another recording of the job."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +82,11 @@ def _on_cpu(timeline: Timeline) -> np.ndarray:
 def lane_edges(timeline: Timeline) -> Edges:
     previous = latencies.previous_in_lane(timeline.ops)
     # On CPU ranks the computing operators stand in the chain of their thread.
-    chained = _on_cpu(timeline) & (timeline.ops.collective < 0)
-    return _edges(previous, np.arange(len(previous)), EdgeKind.LANE, Grade.ORDER, (previous >= 0) & ~chained)
+    ops, on_cpu = timeline.ops, _on_cpu(timeline)
+    chained = on_cpu & (ops.collective < 0)
+    # Spans of asynchronous work that run side by side are held by nothing in their lane.
+    beside = on_cpu & (ops.collective >= 0) & (previous >= 0) & (ops.start_ns < ops.end_ns[previous])
+    return _edges(previous, np.arange(len(previous)), EdgeKind.LANE, Grade.ORDER, (previous >= 0) & ~chained & ~beside)
 
 
 def launch_edges(found: host_chain.Found) -> Edges:
@@ -101,6 +109,31 @@ def event_edges(timeline: Timeline) -> Edges:
         inside = at < len(own)
         target[rows[inside]] = own[at[inside]]
     return _edges(recorded, target, EdgeKind.EVENT, Grade.SYNC, (recorded >= 0) & (target >= 0))
+
+
+def told_edges(timeline: Timeline) -> list[Edges]:
+    """What the Timeline was told: that one operation uses what another wrote, and orders borrowed from another recording."""
+    table, ops = timeline.dependences, timeline.ops
+    if len(table) == 0:
+        return []
+    # Pieces of one event share its row: the last of them ends it, the first begins it.
+    order = np.lexsort((ops.start_ns, ops.source_row, ops.rank))
+    rank, row = ops.rank[order].astype(np.int64), ops.source_row[order]
+    keys = np.unique(np.concatenate([row, table.before_row, table.after_row]))
+    numbers = rank * len(keys) + np.searchsorted(keys, row)
+
+    def found(rows: Int64, side: Literal["left", "right"]) -> Int64:
+        wanted = table.rank.astype(np.int64) * len(keys) + np.searchsorted(keys, rows)
+        at = np.searchsorted(numbers, wanted, side=side) - (side == "right")
+        inside = np.clip(at, 0, len(numbers) - 1)
+        return np.where((at >= 0) & (at < len(numbers)) & (numbers[inside] == wanted), order[inside], NONE)
+
+    before, after = found(table.before_row, "right"), found(table.after_row, "left")
+    known = (before >= 0) & (after >= 0) & (before != after)
+    return [
+        _edges(before, after, EdgeKind.DATA, Grade.DATA, known & (table.source == DependenceSource.DATA)),
+        _edges(before, after, EdgeKind.BORROWED, Grade.BORROWED, known & (table.source == DependenceSource.BORROWED)),
+    ]
 
 
 def last_recorded(timeline: Timeline) -> Int64:

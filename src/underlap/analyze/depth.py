@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from underlap.analyze import bound, contention, counterfactual, critical_path, graph
+from underlap.analyze import bound, contention, counterfactual, critical_path, graph, prediction
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.families import FamilyKey
 from underlap.analyze.family_gain import family_gains
-from underlap.analyze.steps import Selection
+from underlap.analyze.steps import Selection, Steps
 from underlap.analyze.why import Why
 from underlap.columns import Int32
 from underlap.errors import ScheduleError
@@ -25,6 +25,7 @@ from underlap.report import (
     CriticalPathReport,
     LeverRow,
     NetGainReport,
+    PredictionReport,
     RankRow,
     SlowerRow,
 )
@@ -44,14 +45,16 @@ class Depth:
     if_independent: LeverRow | None
     levers_unknown: str | None
     bound: BoundReport | None
+    prediction: PredictionReport | None
 
 
-ROWS_BY_DEFAULT = 200_000
-"""Operations and host rows up to which this is done without being asked for: about two seconds."""
+ROWS_BY_DEFAULT = 1_000_000
+"""Operations and host rows up to which this is done without being asked for: at most about ten seconds on one core."""
 
 
 def explore(
     timeline: Timeline,
+    steps: Steps,
     selection: Selection,
     sets: dict[tuple[int, int], DeviceSets],
     families: tuple[list[FamilyKey], Int32],
@@ -63,7 +66,8 @@ def explore(
     gains = family_gains(timeline, selection, sets, families[1], priced)
     clocks = why.met.clocks
     offsets = {int(rank): -int(offset) for rank, offset in zip(clocks.ranks, clocks.offset_ns, strict=True)}
-    built = graph.build(timeline, graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets))
+    met = graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets)
+    built = graph.build(timeline, met, steps.of_op)
     path = critical_path.find(timeline, built, selection.stretches)
     if path is None:
         return Depth(
@@ -75,6 +79,7 @@ def explore(
             if_independent=None,
             levers_unknown=None,
             bound=None,
+            prediction=None,
         )
     exposed = {key: own.exposed for key, own in sets.items()}
     on_path = critical_path.exposed_on_path(timeline, built, path, exposed)
@@ -101,10 +106,14 @@ def explore(
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
     transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
+    told = _path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built)
+    device = min(row.device for row in final)
+    tested = prediction.predict(timeline, steps, path.rank, device)
     return Depth(
         contention=_contention(timeline, priced),
         family_gains={number: _net_gain(gain) for number, gain in gains.items()},
-        critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
+        critical_path=told,
+        prediction=prediction.account(tested, device, told.explained_share),
         levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
         if_independent=_lever(waterfall.if_independent, most) if waterfall else None,

@@ -13,7 +13,23 @@ import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, depth, drift, families, groups, issue, notes, sizes, steps, verdicts, waits, why
+from underlap.analyze import (
+    accounting,
+    borrowed_rows,
+    calls,
+    depth,
+    drift,
+    families,
+    groups,
+    issue,
+    likeness,
+    notes,
+    sizes,
+    steps,
+    verdicts,
+    waits,
+    why,
+)
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -40,11 +56,16 @@ def report(
     step_numbers: Sequence[int] | None = None,
     mesh: Mapping[str, int] | None = None,
     deep: bool | None = None,
+    like: Timeline | None = None,
 ) -> Report:
     """The Report of a Timeline over a window ("whole", "steps", or None to choose). Raises OptionError.
 
     `deep` asks for contention, critical path, levers and bound, or leaves them out; None decides by the size of the trace.
+    `like` is an eager recording of the same job: what the replays of device graphs do not tell is borrowed from it.
     """
+    borrowed = None
+    if like is not None:
+        timeline, borrowed = likeness.borrow(timeline, like)
     found = steps.find(timeline)
     selection = steps.select(timeline, found, window, step_numbers)
     settled = groups.settle(timeline, mesh)
@@ -82,9 +103,15 @@ def report(
         )
         for row, own in zip(family_rows, own_calls, strict=True)
     ]
+    instances = calls.instance_rows(timeline, settled, found, times, outlier, reasons.met, issued)
+    if borrowed is not None:
+        family_rows = borrowed_rows.labeled_families(family_rows, keys, family_of_call, times.counted, borrowed)
+        instances = borrowed_rows.labeled_instances(instances, times.counted, times.start, borrowed)
     late = verdicts.late_rows(reasons)
     priced = reasons.priced
-    deeper = depth.explore(timeline, selection, sets, numbered, reasons, priced, rank_rows) if priced and rank_rows else None
+    deeper = (
+        depth.explore(timeline, found, selection, sets, numbered, reasons, priced, rank_rows) if priced and rank_rows else None
+    )
     gains = {keys[number]: gain for number, gain in deeper.family_gains.items()} if deeper else {}
     family_rows = [verdicts.with_gain(row, gains.get((row.axis, row.collective))) for row in family_rows]
     slow = sizes.slow_sizes(family_rows)
@@ -100,7 +127,7 @@ def report(
         families=family_rows,
         steps=step_rows,
         lanes=_lane_rows(timeline, selection),
-        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met, issued),
+        instances=instances,
         causes=verdicts.cause_rows(reasons.causes),
         coverage=verdicts.coverage(reasons.causes),
         idle_causes=verdicts.idle_rows(reasons.idle),
@@ -116,10 +143,15 @@ def report(
         if_independent=deeper.if_independent if deeper else None,
         levers_unknown=deeper.levers_unknown if deeper else None,
         bound=deeper.bound if deeper else None,
+        step_prediction=deeper.prediction if deeper else None,
+        borrowed=borrowed_rows.account(borrowed) if borrowed else None,
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
-            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, meeting)
+            for note in [
+                *([borrowed_rows.note(borrowed)] if borrowed else []),
+                *notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, meeting),
+            ]
         ],
     )
 

@@ -2,7 +2,8 @@
 
 Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
 
-Exit codes: 0 done, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no failure.
+Exit codes: 0 done, 1 findings (lint), 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no
+failure.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import click
 
 from underlap._version import __version__
 from underlap.cli.analyze import analyze
+from underlap.cli.lint import lint
 from underlap.errors import UnderlapError
 
 
@@ -49,3 +51,4 @@ def main() -> None:
 
 
 main.add_command(analyze)
+main.add_command(lint)

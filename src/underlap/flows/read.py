@@ -16,7 +16,7 @@ from pathlib import Path
 
 from underlap.errors import InputError, NotATraceError, OptionError, UnreadableError
 from underlap.flows.recordings import distinct_ranks, refuse_several_runs
-from underlap.read import formats
+from underlap.read import execution_trace, formats
 from underlap.read.identity import rank_from_name
 from underlap.read.names import NameTable
 from underlap.timeline import Note, Timeline, concatenate, with_ranks
@@ -136,6 +136,8 @@ def _some(paths: Iterable[Path]) -> str:
 def _traces_among(files: list[Path], folder: _Folder) -> list[tuple[Path, formats.Format, bool]]:
     found: list[tuple[Path, formats.Format, bool]] = []
     for file in files:
+        if execution_trace.is_one(file):
+            continue  # read with the profile that it belongs to
         try:
             found.append((file, formats.detect(file), True))
         except InputError as error:

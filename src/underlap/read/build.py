@@ -11,7 +11,7 @@ import numpy as np
 
 from underlap.columns import Int64, Interner
 from underlap.errors import NotATraceError
-from underlap.read import calls, cpu, device
+from underlap.read import calls, cpu, device, execution_trace
 from underlap.read.event_waits import event_waits
 from underlap.read.identity import coordinates_from_name, rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
@@ -77,6 +77,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         for number in rank_numbers
     )
     waits = event_waits(rows, parts.lanes)
+    known, told = execution_trace.dependences(path, rows, ops, collectives, names.values, parts.operator)
     timeline = Timeline(
         provenance="measured",
         origin_ns=origin,
@@ -90,7 +91,8 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
         collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),
         recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
-        notes=(*_notes(path, file, rows), *notes, *parts.notes),
+        dependences=known,
+        notes=(*_notes(path, file, rows), *notes, *parts.notes, *told),
         event_waits=waits.replace(wait_ns=waits.wait_ns - origin, record_ns=waits.record_ns - origin),
     )
     timeline.validate()

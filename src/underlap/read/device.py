@@ -70,6 +70,7 @@ def parts(context: Context) -> Parts:
         collectives=collectives,
         lanes=lanes,
         launching=launching,
+        operator=inner,
         process_rank=process_rank,
         notes=notes,
     )

@@ -36,6 +36,7 @@ class Args(msgspec.Struct, gc=False):
     input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
     wait_stream: Any = msgspec.field(name="wait_on_stream", default=None)
     wait_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
+    record: Any = msgspec.field(name="Record function id", default=None)
     name: Any = None
     """The name that a metadata event gives to a process or thread."""
 

@@ -37,7 +37,8 @@ def lines(report: Report) -> list[str]:
     for family in report.families[:FAMILIES]:
         found += [*_family(family, decimals), ""]
     found += [line for row in report.bubbles for line in _bubble(row, decimals)]
-    return found + _idle(report, decimals) + _contention(report, decimals) + _path(report, decimals) + _levers(report, decimals)
+    found += _idle(report, decimals) + _contention(report, decimals)
+    return found + _path(report, decimals) + _prediction(report) + _levers(report, decimals)
 
 
 def _family(family: FamilyRow, decimals: int) -> list[str]:
@@ -174,6 +175,20 @@ def _path(report: Report, decimals: int) -> list[str]:
     explained = percent(path.explained_share)
     rows = [f"critical path (ends on rank {path.rank}): {parts} ms; {explained} % of it explained by real edges"]
     rows.append(f"  exposed communication on it: {milliseconds(path.exposed_on_path_ns, decimals)} ms")
+    return rows
+
+
+def _prediction(report: Report) -> list[str]:
+    found = report.step_prediction
+    if found is None:
+        return []
+    rows = []
+    if found.error is not None:
+        pairs = f"{found.pairs} pair" if found.pairs == 1 else f"{found.pairs} pairs"
+        size, still = percent(found.error), percent(found.error_of_no_change)
+        rows.append(f"the graph predicts the next step to {size} % (median of {pairs}); assuming no change: {still} %")
+    if found.rests_on is not None:
+        rows.append(f"promises rest on {clean(found.rests_on)}")
     return rows
 
 

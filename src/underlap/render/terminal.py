@@ -32,6 +32,7 @@ CAUSES = 4
 UNMATCHED_NAMES = 3
 IDLE_SHOWN = 0.2
 """Idle share of the window from which its causes have a line."""
+CONFIGURATION = 2
 
 
 def print_report(report: Report, file: IO[str]) -> None:
@@ -68,6 +69,7 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         sections[0] += _communication(report.summary, width, decimals)
         sections[0] += _causes(report, width)
         sections[0] += _idle(report, report.summary, width)
+        sections[0] += _configuration(report, width)
         shown = FAMILIES if not report.findings else FAMILIES_BESIDE_FINDINGS
         sections.append(family_lines(report.families, shown=shown, width=width, decimals=decimals, rows=len(report.ranks)))
         unmatched = _unmatched(report, report.summary, width, decimals)
@@ -202,6 +204,20 @@ def _idle(report: Report, summary: Summary, width: int) -> list[Text]:
     return _lines(f"idle because: {listed}", width, lines=1) if listed else []
 
 
+def _configuration(report: Report, width: int) -> list[Text]:
+    """What the configuration says: rules that explain a verdict first, then what is switched on in vain."""
+    if report.configuration is None:
+        return []
+    rules = [row for row in report.configuration.findings if row.explains][:CONFIGURATION]
+    texts = [f"config: {clean(row.rule)} explains {clean(row.explains[0])}: {clean(row.change)}" for row in rules]
+    vain = [row for row in report.configuration.engagement if row.engaged is False][:CONFIGURATION]
+    texts += [f"config: {clean(row.feature)} is on, and not engaged: {clean(row.text)}" for row in vain]
+    if not texts:
+        rest = [row.rule for row in report.configuration.findings]
+        texts = [f"config: {'nothing in it explains the verdicts' if not rest else clean(', '.join(rest)) + ' (see --json)'}"]
+    return [line for text in texts for line in _lines(text, width)]
+
+
 def _findings(report: Report, width: int, *, room: int) -> list[Text]:
     """What to try, as many as fit; each in two lines at most."""
     shown: list[Text] = []
@@ -212,7 +228,9 @@ def _findings(report: Report, width: int, *, room: int) -> list[Text]:
         if len(shown) + len(lines) > room:
             break
         shown += lines
-    return shown
+    rests = report.step_prediction.rests_on if report.step_prediction else None
+    lines = _lines(f"promises rest on {clean(rests)}", width, style="dim") if rests and shown else []
+    return shown + (lines if len(shown) + len(lines) <= room else [])
 
 
 def _unmatched(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
