@@ -102,6 +102,8 @@ class RankRow(Record, frozen=True, kw_only=True):
     """hidden_transfer / transfer: the headline where waiting is known. Null where it is not, or nothing was transferred."""
     clock_uncertainty_ns: int | None = None
     """Of every figure that compares this rank with others: the residual of its clock. Null where ranks were not compared."""
+    idle_causes: dict[str, int] = {}
+    """Why it is idle, in ns (docs/verdicts.md): adds up to idle_ns. Largest first."""
 
 
 class PartSummary(Record, frozen=True, kw_only=True):
@@ -159,7 +161,30 @@ class CauseRow(Record, frozen=True, kw_only=True):
     share: float
     """Of the exposed time."""
     inherited: dict[str, int] = {}
-    """For queued_behind: what would be the causes without the queue, in ns."""
+    """For queued_behind, stretched, latency_bound and fabric_bound: what would be the causes without it, in ns."""
+
+
+class IdleCauseRow(Record, frozen=True, kw_only=True):
+    """Idle time with one cause (docs/verdicts.md), summed over ranks. The rows add up to the ranks' idle_ns."""
+
+    cause: str
+    idle_ns: int
+    share: float
+    """Of the idle time."""
+
+
+class NetGainReport(Record, frozen=True, kw_only=True):
+    """hidden - (compute - compute alone) - (communication - communication alone), in device time; not what the step gains."""
+
+    word: str
+    """gain, gain at most (what communication loses is unknown), loss, or not established."""
+    reason: str | None
+    hidden_ns: int
+    compute_cost_ns: int | None
+    communication_cost_ns: int | None
+    net_ns: int | None
+    net_low_ns: int | None
+    net_high_ns: int | None
 
 
 class Verdict(Record, frozen=True, kw_only=True):
@@ -178,6 +203,10 @@ class Verdict(Record, frozen=True, kw_only=True):
     price: str | None
     unknown: list[str]
     """What is not known, and what would tell."""
+    net_gain: NetGainReport | None = None
+    """What is left of hiding this family. Null where nothing of it is hidden, or contention was not looked for."""
+    loss: str | None = None
+    """The outcome a loss in words, with its figures. Null for any other outcome."""
     rules: list[str] = []
     """Rules of `underlap lint` that hold for the configuration given with --config, and account for `cause` here."""
 
@@ -459,20 +488,6 @@ class SlowerRow(Record, frozen=True, kw_only=True):
     multiprocessors out: memory bandwidth, cache or power is left. True proves none. Null where a count is unknown."""
 
 
-class NetGainReport(Record, frozen=True, kw_only=True):
-    """hidden - (compute - compute alone) - (communication - communication alone), in device time; not what the step gains."""
-
-    word: str
-    """gain, gain at most (what communication loses is unknown), loss, or not established."""
-    reason: str | None
-    hidden_ns: int
-    compute_cost_ns: int | None
-    communication_cost_ns: int | None
-    net_ns: int | None
-    net_low_ns: int | None
-    net_high_ns: int | None
-
-
 class ContentionReport(Record, frozen=True, kw_only=True):
     """Compute beside communication against the same compute alone: slower beside, not necessarily because of."""
 
@@ -684,6 +699,8 @@ class Report(Record, frozen=True, kw_only=True):
     """Why communication is exposed: adds up to the ranks' exposed time. Largest first."""
     coverage: float | None = None
     """Share of the exposed time with a cause other than unknown. Null without exposed time."""
+    idle_causes: list[IdleCauseRow] = []
+    """Why devices are idle: adds up to the ranks' idle_ns. Largest first."""
     headline: str | None = None
     """The sentence that the owner of the trace should hear first."""
     findings: list[FindingRow] = []

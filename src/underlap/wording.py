@@ -15,19 +15,19 @@ def are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """Sorted numbers in words: 0-3, 7."""
-    parts: list[str] = []
-    start = previous = None
-    for number in [*numbers, None]:
-        if start is None or previous is None:
-            start = previous = number
-        elif number == previous + 1:
-            previous = number
+def ranges(numbers: Sequence[int], separator: str = ", ") -> str:
+    """0-7, 9 for 0, 1, ..., 7, 9, in whatever order they come.
+
+    >>> ranges([9, 0, 1, 2])
+    '0-2, 9'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
         else:
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-            start = previous = number
-    return ", ".join(parts)
+            runs.append([number, number])
+    return separator.join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def listed(noun: str, numbers: Sequence[int]) -> str:

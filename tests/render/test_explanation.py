@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import underlap
 from tests.render.hand_written import one_rank_report
 from underlap.render.explanation import lines
+from underlap.report import Verdict
 
 TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 
@@ -19,6 +21,26 @@ def test_a_report_without_depth_explains_its_families_and_nothing_else() -> None
     assert "else hidden" in text
     assert "critical path" not in text
     assert "by replay" not in text
+
+
+def test_a_loss_is_explained_in_its_words() -> None:
+    report = one_rank_report()
+    verdict = Verdict(
+        outcome="a loss",
+        cause=None,
+        causes=[],
+        evidence=None,
+        recoverable_ns=None,
+        would_change=None,
+        price=None,
+        unknown=[],
+        loss="hiding 1.00 ms cost 2.00 ms",
+    )
+    families = [msgspec.structs.replace(family, verdict=verdict) for family in report.families]
+    text = "\n".join(lines(msgspec.structs.replace(report, families=families)))
+
+    assert ": a loss; " in text
+    assert "hiding 1.00 ms cost 2.00 ms" in text
 
 
 @pytest.mark.parametrize("name", ["recsys_a100", "vllm_tp8_b200"])

@@ -13,9 +13,8 @@ import msgspec
 
 from underlap.analyze import bound, contention, counterfactual, critical_path, graph, prediction
 from underlap.analyze.accounting import DeviceSets
-from underlap.analyze.calls import CallTimes
 from underlap.analyze.families import FamilyKey
-from underlap.analyze.groups import Calls
+from underlap.analyze.family_gain import family_gains
 from underlap.analyze.steps import Selection, Steps
 from underlap.analyze.why import Why
 from underlap.columns import Int32
@@ -38,6 +37,8 @@ class Depth:
     """The fields of a Report that take longer to find; see there."""
 
     contention: ContentionReport
+    family_gains: dict[int, NetGainReport]
+    """Of the families of which something is hidden."""
     critical_path: CriticalPathReport | None
     levers: list[LeverRow]
     joint: LeverRow | None
@@ -51,20 +52,18 @@ ROWS_BY_DEFAULT = 1_000_000
 """Operations and host rows up to which this is done without being asked for: at most about ten seconds on one core."""
 
 
-def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
+def explore(
     timeline: Timeline,
-    calls: Calls,
-    times: CallTimes,
     steps: Steps,
     selection: Selection,
     sets: dict[tuple[int, int], DeviceSets],
     families: tuple[list[FamilyKey], Int32],
     why: Why,
+    priced: contention.Contention,
     ranks: list[RankRow],
 ) -> Depth:
-    """All of it, for the window."""
-    transfer = why.met.transfer if why.compared else None
-    priced = contention.contention(timeline, steps, selection, sets, calls, times, families[1], transfer)
+    """All of it, for the window, of which the price of hiding is known already."""
+    gains = family_gains(timeline, selection, sets, families[1], priced)
     clocks = why.met.clocks
     offsets = {int(rank): -int(offset) for rank, offset in zip(clocks.ranks, clocks.offset_ns, strict=True)}
     met = graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets)
@@ -73,6 +72,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     if path is None:
         return Depth(
             contention=_contention(timeline, priced),
+            family_gains={number: _net_gain(gain) for number, gain in gains.items()},
             critical_path=None,
             levers=[],
             joint=None,
@@ -111,6 +111,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     tested = prediction.predict(timeline, steps, path.rank, device)
     return Depth(
         contention=_contention(timeline, priced),
+        family_gains={number: _net_gain(gain) for number, gain in gains.items()},
         critical_path=told,
         prediction=prediction.account(tested, device, told.explained_share),
         levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
@@ -209,18 +210,22 @@ def _contention(timeline: Timeline, found: contention.Contention) -> ContentionR
             )
             for row in found.kernels
         ],
-        net_gain=NetGainReport(
-            word=net.word,
-            reason=net.reason,
-            hidden_ns=net.hidden_ns,
-            compute_cost_ns=net.compute_cost_ns,
-            communication_cost_ns=net.communication_cost_ns,
-            net_ns=net.net_ns,
-            net_low_ns=net.net_low_ns,
-            net_high_ns=net.net_high_ns,
-        ),
+        net_gain=_net_gain(net),
         communication_blocks=found.communication_blocks,
         multiprocessors=multiprocessors,
+    )
+
+
+def _net_gain(net: contention.NetGain) -> NetGainReport:
+    return NetGainReport(
+        word=net.word,
+        reason=net.reason,
+        hidden_ns=net.hidden_ns,
+        compute_cost_ns=net.compute_cost_ns,
+        communication_cost_ns=net.communication_cost_ns,
+        net_ns=net.net_ns,
+        net_low_ns=net.net_low_ns,
+        net_high_ns=net.net_high_ns,
     )
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underlap import intervals
+from underlap.analyze import latencies
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.calls import CallTimes
-from underlap.analyze.causes import blocking_rows, latencies
 from underlap.analyze.groups import Calls
+from underlap.analyze.host_time import blocking_rows
 from underlap.analyze.steps import Steps
 from underlap.columns import NONE, Int64
 from underlap.report import IssueRow
@@ -51,14 +52,16 @@ def find(timeline: Timeline, times: CallTimes, family_of_call: np.ndarray, sets:
     lead, held, behind, compute = (np.full(size, NONE, dtype=np.int64) for _ in range(4))
     ops = timeline.ops
     on_cpu = {info.rank for info in timeline.ranks if info.on_cpu}
+    resolution = {info.rank: info.resolution_ns for info in timeline.ranks}
     for (rank, device), own in sets.items():
         rows = np.flatnonzero((ops.rank == rank) & (ops.device == device))
         calls = np.flatnonzero(times.counted & (times.first_op >= 0))
         calls = calls[np.isin(times.first_op[calls], rows)]
         if rank in on_cpu or len(calls) == 0:
             continue
-        usual = latencies(ops.take(rows))
-        near = _TWICE * (usual.gap_ns or usual.launch_ns or 0)
+        usual = latencies.of_rank(ops.take(rows), resolution[rank])
+        usual_launch = latencies.usual_launch(usual)
+        near = _TWICE * (usual.lane or usual_launch)
         order = rows[np.argsort(ops.end_ns[rows], kind="stable")]
         ends = ops.end_ns[order]
         for call in calls[_launch_known(timeline, times.first_op[calls])].tolist():
@@ -68,7 +71,7 @@ def find(timeline: Timeline, times: CallTimes, family_of_call: np.ndarray, sets:
             start = int(times.start[call])
             begin = _exposed_from(own.exposed, start, int(times.end[call]))
             lead[call] = NONE if begin is None else max(begin - launch, 0)
-            if start - launch > _TWICE * (usual.launch_ns or 0):
+            if start - launch > _TWICE * usual_launch:
                 held[call] = start - launch
                 behind[call] = _last_before(timeline, order, ends, int(times.first_op[call]), near)
         for family in np.unique(family_of_call[calls]).tolist():

@@ -6,6 +6,7 @@ Why time is exposed, and what would change it, is not answered here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -78,7 +79,9 @@ def report(
         own = ops_of[key]
         for number, amount in accounting.family_amounts(timeline.ops.take(own), family_of_op[own], sets[key], stretches).items():
             amounts.setdefault(number, []).append(amount)
-    reasons = why.explain(timeline, settled, times, found, selection, ops_of, sets, (keys, family_of_call))
+    wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
+    numbered = (keys, family_of_call)
+    reasons = why.explain(timeline, settled, times, found, selection, ops_of, sets, numbered, deep=wanted)
     rank_rows = [_rank_row(timeline, key, ops_of[key], sets[key], selection) for key in selection.stretches]
     rank_rows = waits.completed_ranks(rank_rows, reasons)
     step_rows = _step_rows(found, sets, selection)
@@ -105,15 +108,15 @@ def report(
         family_rows = borrowed_rows.labeled_families(family_rows, keys, family_of_call, times.counted, borrowed)
         instances = borrowed_rows.labeled_instances(instances, times.counted, times.start, borrowed)
     late = verdicts.late_rows(reasons)
-    wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
-    slow = sizes.slow_sizes(family_rows)
-    drifting = drift.notes((keys, family_of_call), found, times, reasons.met)
-    meeting = (*reasons.met.notes, *drifting, *([] if slow is None else [slow]))
+    priced = reasons.priced
     deeper = (
-        depth.explore(timeline, settled, times, found, selection, sets, (keys, family_of_call), reasons, rank_rows)
-        if wanted and rank_rows
-        else None
+        depth.explore(timeline, found, selection, sets, numbered, reasons, priced, rank_rows) if priced and rank_rows else None
     )
+    gains = {keys[number]: gain for number, gain in deeper.family_gains.items()} if deeper else {}
+    family_rows = [verdicts.with_gain(row, gains.get((row.axis, row.collective))) for row in family_rows]
+    slow = sizes.slow_sizes(family_rows)
+    drifting = drift.notes(numbered, found, times, reasons.met)
+    meeting = (*reasons.met.notes, *drifting, *([] if slow is None else [slow]))
     return Report(
         origin_ns=str(timeline.origin_ns),
         provenance=_provenance(timeline),
@@ -127,7 +130,8 @@ def report(
         instances=instances,
         causes=verdicts.cause_rows(reasons.causes),
         coverage=verdicts.coverage(reasons.causes),
-        headline=verdicts.headline(rank_rows, reasons.causes, late),
+        idle_causes=verdicts.idle_rows(reasons.idle),
+        headline=verdicts.headline(rank_rows, reasons.causes, late, deeper.contention.net_gain if deeper else None),
         findings=verdicts.findings(family_rows, rank_rows),
         late=late,
         clocks=waits.clock_rows(reasons),
@@ -242,8 +246,12 @@ def _rank_row(
         communication_kernels=int(kernels[OpClass.COMMUNICATION] + kernels[OpClass.WAIT]),
         fused_kernels=int(kernels[OpClass.FUSED]),
         copies=int(kernels[OpClass.COPY]),
-        **{f"{name}_ns": value for name, value in parts.items()},
+        **_in_ns(parts),
     )
+
+
+def _in_ns(parts: Mapping[str, int]) -> dict[str, Any]:
+    return {f"{name}_ns": value for name, value in parts.items()}
 
 
 def _summary(rows: list[RankRow], unmatched: list[UnmatchedRow]) -> Summary | None:

@@ -17,13 +17,14 @@ from underlap.report import BubbleRow, ClockRow, FamilyRow, RankRow
 
 
 def completed_ranks(rows: Sequence[RankRow], why: Why) -> list[RankRow]:
-    """Each row with its waiting, and with the uncertainty of its clock where ranks were compared."""
+    """Each row with its waiting, its causes of idle time, and the uncertainty of its clock where ranks were compared."""
     clocks = why.met.clocks
     residual = dict(zip(clocks.ranks.tolist(), clocks.residual_ns.tolist(), strict=True)) if why.compared else {}
     return [
         msgspec.structs.replace(
             row,
             **_fields([why.splits[row.rank, row.device]] if row.communication_ns else []),
+            idle_causes=why.idle[row.rank, row.device],
             clock_uncertainty_ns=residual[row.rank] if residual.get(row.rank, NONE) >= 0 else None,
         )
         for row in rows

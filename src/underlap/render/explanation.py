@@ -17,7 +17,10 @@ _BRANCHES = (
     ("host had not submitted the compute?", ("late_launch", "throttled")),
     ("compute there, but its lane held it?", ("serialized", "serialized_or_dependent")),
     ("needed at once?", ("dependent",)),
-    ("compute beside it too short?", ("stretched", "latency_bound", "fabric_bound", "too_little_compute")),
+    ("slowed by the compute beside it?", ("stretched",)),
+    ("messages too small?", ("latency_bound",)),
+    ("more than all compute could hide?", ("fabric_bound",)),
+    ("compute beside it too short?", ("too_little_compute",)),
     ("not explained", ("unknown",)),
 )
 
@@ -34,7 +37,8 @@ def lines(report: Report) -> list[str]:
     for family in report.families[:FAMILIES]:
         found += [*_family(family, decimals), ""]
     found += [line for row in report.bubbles for line in _bubble(row, decimals)]
-    return found + _contention(report, decimals) + _path(report, decimals) + _prediction(report) + _levers(report, decimals)
+    found += _idle(report, decimals) + _contention(report, decimals)
+    return found + _path(report, decimals) + _prediction(report) + _levers(report, decimals)
 
 
 def _family(family: FamilyRow, decimals: int) -> list[str]:
@@ -52,10 +56,17 @@ def _family(family: FamilyRow, decimals: int) -> list[str]:
         evidence = family.verdict.evidence
         place = f"rank {evidence.rank}, {clean(evidence.source_file)}, event {evidence.source_row}"
         rows.append(f"  {'evidence':<38}{place}: {clean(evidence.name)[:60]}")
+    if family.verdict and family.verdict.loss:
+        rows.append(f"  {'a loss':<38}{clean(family.verdict.loss)}")
     rows += _issue(family.issue, decimals) if family.issue else []
     rows += _sizes(family.sizes, decimals)
     rows += [f"  {'not known':<38}{clean(text)}" for text in (family.verdict.unknown if family.verdict else [])]
     return rows
+
+
+def _idle(report: Report, decimals: int) -> list[str]:
+    listed = ", ".join(f"{clean(row.cause)} {milliseconds(row.idle_ns, decimals)}" for row in report.idle_causes)
+    return [f"idle: {listed} ms"] if listed else []
 
 
 def _issue(issue: IssueRow, decimals: int) -> list[str]:

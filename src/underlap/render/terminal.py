@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from underlap.render.families import family_lines
-from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, ranges, shorten, wrap
+from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, shorten, wrap
 from underlap.report import PartSummary, Report, Summary
+from underlap.wording import ranges
 
 LINES = 24
 WIDTH = 100
@@ -29,6 +30,8 @@ FAMILIES_BESIDE_FINDINGS = 3
 FINDINGS = 3
 CAUSES = 4
 UNMATCHED_NAMES = 3
+IDLE_SHOWN = 0.2
+"""Idle share of the window from which its causes have a line."""
 CONFIGURATION = 2
 
 
@@ -65,6 +68,7 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         sections[0] += _parts(report, report.summary, width, decimals)
         sections[0] += _communication(report.summary, width, decimals)
         sections[0] += _causes(report, width)
+        sections[0] += _idle(report, report.summary, width)
         sections[0] += _configuration(report, width)
         shown = FAMILIES if not report.findings else FAMILIES_BESIDE_FINDINGS
         sections.append(family_lines(report.families, shown=shown, width=width, decimals=decimals, rows=len(report.ranks)))
@@ -97,7 +101,7 @@ def _headline(report: Report, width: int) -> list[Text]:
     world = UNKNOWN if provenance.world_size is None else str(provenance.world_size)
     counted = provenance.ranks_counted
     files = "" if more < 1 else " + 1 file" if more == 1 else f" + {more} files"
-    which = f"{_listed('rank', ranges(counted), len(counted))} of {world}" if counted else "no ranks"
+    which = f"{_listed('rank', ranges(counted, ','), len(counted))} of {world}" if counted else "no ranks"
     tail = f"{files}, {which}, {_window(report)}"
     room = max(16, width - len(kind) - 2 - len(tail))
     file = shorten(clean(provenance.sources[0].file), room) if provenance.sources else "no file"
@@ -120,7 +124,7 @@ def _window(report: Report) -> str:
     if report.window.kind != "steps" or not used:
         return "whole trace" + (f" ({found} {'step' if found == 1 else 'steps'} in it)" if found else "")
     numbers = [step.rpartition("#")[2] for step in used]
-    listed = ranges([int(number) for number in numbers]) if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
+    listed = ranges([int(number) for number in numbers], ",") if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
     named = _listed("step", listed, len(used))
     return named if str(len(used)) in named.split() else f"{named} ({len(used)} of {found})"
 
@@ -190,6 +194,14 @@ def _causes(report: Report, width: int) -> list[Text]:
     rest = f", {more} more" if more else ""
     unknown = "" if report.coverage in (None, 1.0) else f"; cause known for {percent(report.coverage)} %"
     return _lines(f"exposed because: {listed}{rest}{unknown}", width)
+
+
+def _idle(report: Report, summary: Summary, width: int) -> list[Text]:
+    """The causes of idle time in one line, where there is enough of it to act on."""
+    if (summary.idle.share_of_span or 0) < IDLE_SHOWN:
+        return []
+    listed = ", ".join(f"{clean(row.cause)} {percent(row.share)} %" for row in report.idle_causes)
+    return _lines(f"idle because: {listed}", width, lines=1) if listed else []
 
 
 def _configuration(report: Report, width: int) -> list[Text]:
