@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from underlap.analyze import bound, contention, counterfactual, critical_path, graph
+from underlap.analyze import bound, contention, counterfactual, critical_path, evened, graph
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.families import FamilyKey
@@ -41,6 +41,7 @@ class Depth:
     levers: list[LeverRow]
     joint: LeverRow | None
     if_independent: LeverRow | None
+    if_nothing_sent: LeverRow | None
     levers_unknown: str | None
     bound: BoundReport | None
 
@@ -74,6 +75,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
             levers=[],
             joint=None,
             if_independent=None,
+            if_nothing_sent=None,
             levers_unknown=None,
             bound=None,
         )
@@ -89,15 +91,17 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
         exposed_on_path_ns=on_path,
         stretch_ns=priced.compute.cost_ns,
         lower_bound_ns=lower,
+        longest_waiting_ns=max((row.wait_ns for row in ranks if row.wait_ns is not None), default=None),
     )
+    less = evened.evened(timeline, built, calls, times, why.met, why.lateness) if why.compared else None
     waterfall, refused = None, None
     try:
-        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits)
+        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits, evened=less)
     except ScheduleError:
-        # Spans that run side by side in one lane, as gloo's sends and receives do, have no order that could be replayed.
-        refused = "operations that meet across ranks overlap in their lanes, so the recorded order cannot be replayed"
+        refused = "operations that meet across ranks wait for each other in a circle, so the recorded order cannot be replayed"
     # No schedule of the same work is shorter than the bound, so no lever can win more, whatever the replay of all ranks says.
     most = max(path.end_ns - path.start_ns - lower, 0)
+    without_transfer = max(path.end_ns - path.start_ns - limit.compute_ns, 0)
     waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
@@ -108,6 +112,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
         levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
         if_independent=_lever(waterfall.if_independent, most) if waterfall else None,
+        if_nothing_sent=_lever(waterfall.if_nothing_sent, without_transfer) if waterfall else None,
         levers_unknown=refused,
         bound=BoundReport(
             lower_bound_ns=lower,

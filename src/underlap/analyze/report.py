@@ -99,6 +99,7 @@ def report(
         levers=deeper.levers if deeper else [],
         joint_lever=deeper.joint if deeper else None,
         if_independent=deeper.if_independent if deeper else None,
+        if_nothing_sent=deeper.if_nothing_sent if deeper else None,
         levers_unknown=deeper.levers_unknown if deeper else None,
         bound=deeper.bound if deeper else None,
         unmatched=unmatched,
