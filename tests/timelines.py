@@ -143,6 +143,7 @@ def build(
         peer=[_id(call.peer) for call in calls],
         call_site=[names.optional(call.site) for call in calls],
         issue_ns=[UNKNOWN_NS] * len(calls),
+        asynchronous=[-1] * len(calls),
     )
     timeline = Timeline(
         provenance="measured",

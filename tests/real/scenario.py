@@ -1,8 +1,8 @@
-"""One rank of the real runs: each scenario with its planted cause, and with that cause removed, in turns.
+"""The program of the real runs: each scenario with its planted cause, and with that cause removed, in turns.
 
-    python -m tests.real.scenario OUT --rank 0 --scenarios sleeping_rank,dependent
+    python -m tests.real.scenario OUT --scenarios sleeping_rank,dependent --turns 4
 
-Two such processes talk over gloo. A turn is a block of steps under torch.profiler, with or without the cause; the order within
+It starts a process for each of two ranks, which talk over gloo, and ends them when it is told to end. A turn is a block of steps under torch.profiler, with or without the cause; the order within
 a pair of turns alternates. For each block the rank writes its trace, and what its own clock saw: the length of each step, and of
 what was planted. The clock knows nothing of the trace, nor the analyzer of the clock.
 """
@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import datetime
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -176,6 +180,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
 
 def block(me: Rank, step: Callable[..., None], trace: Path, *, planted: bool) -> dict[str, list[int]]:
     """STEPS steps under the profiler; what the clock saw of them, in ns."""
+    before_others(SECOND)
     step(me, planted=planted)
     dist.barrier()
     me.planted_ns.clear()
@@ -187,6 +192,7 @@ def block(me: Rank, step: Callable[..., None], trace: Path, *, planted: bool) ->
             with torch.profiler.record_function(f"ProfilerStep#{number}"):
                 step(me, planted=planted)
             lengths.append(time.perf_counter_ns() - begin)
+    before_others(0)
     profiler.export_chrome_trace(str(trace))
     return {"steps_ns": lengths, "planted_ns": list(me.planted_ns)}
 
@@ -203,27 +209,31 @@ def unit_ns(me: Rank) -> int:
     return int(longest.item())
 
 
+FIRST, SECOND = 20, 10
+"""Real-time priorities: of communication, and of compute. The other way around nothing would be hidden."""
+
+
 def own_core(rank: int) -> None:
-    """A core for each rank: unpinned, both compute on one core for whole blocks while the other is idle. Where it is allowed
-    gloo's threads, which inherit this, go before all else, and compute behind them."""
+    """A core for each rank: unpinned, both compute on one core for whole blocks while the other is idle."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    renice(-20)
 
 
-def renice(value: int) -> None:
-    """For this thread; without the right to do so it stays as it is."""
+def before_others(priority: int) -> None:
+    """This thread, and those that it starts, run before everything else on the machine; 0 for as usual. Without the right to
+    do so nothing changes, and neighbors show in the spread."""
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, value)
+        os.sched_setscheduler(0, os.SCHED_FIFO if priority else os.SCHED_OTHER, os.sched_param(priority))
 
 
 def run(out: Path, rank: int, names: list[str], turns: int) -> None:
     """All scenarios, `turns` pairs of blocks each."""
     torch.set_num_threads(1)
     own_core(rank)
+    before_others(FIRST)
     dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2, timeout=RENDEZVOUS_TIMEOUT)
     me = Rank(rank)
-    renice(-15)
+    before_others(SECOND)
     me.unit_ns = unit_ns(me)
     for name in names:
         seen: dict[str, list[dict[str, list[int]]]] = {"planted": [], "removed": []}
@@ -238,16 +248,51 @@ def run(out: Path, rank: int, names: list[str], turns: int) -> None:
     dist.destroy_process_group()
 
 
-def main() -> None:
+def die_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, should that be killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit("the process that started this rank is gone")
+
+
+def both_ranks(arguments: argparse.Namespace) -> int:
+    """Start both, wait for both; the code of the first that fails."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    common = [sys.executable, "-m", "tests.real.scenario", str(arguments.out), "--scenarios", arguments.scenarios]
+    common += ["--turns", str(arguments.turns), "--parent", str(os.getpid())]
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        ranks.extend(subprocess.Popen([*common, "--rank", str(rank)]) for rank in (0, 1))
+        while True:
+            codes = [process.poll() for process in ranks]
+            failed = [code for code in codes if code]
+            if failed or None not in codes:
+                return failed[0] if failed else 0
+            time.sleep(0.05)
+    finally:
+        for process in ranks:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description="One rank of the real runs.")
+    parser = argparse.ArgumentParser(description="Real runs of planted causes.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--scenarios", default=",".join(SCENARIOS))
     parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--rank", type=int, help="this rank alone")
+    parser.add_argument("--parent", type=int, help="the process to end with")
     arguments = parser.parse_args()
+    if arguments.rank is None:
+        return both_ranks(arguments)
+    if arguments.parent is not None:
+        die_with(arguments.parent)
     run(arguments.out, arguments.rank, arguments.scenarios.split(","), arguments.turns)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

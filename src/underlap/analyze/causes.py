@@ -139,11 +139,13 @@ class _Device:
     """One device's operations, in the orders that the decisions need."""
 
     def __init__(self, timeline: Timeline, rows: Int64) -> None:
-        ops = timeline.ops
+        self._on_cpu = any(info.on_cpu for info in timeline.ranks if len(rows) and info.rank == int(timeline.ops.rank[rows[0]]))
+        # On a CPU rank the call of a collective is its launch.
+        called = np.append(timeline.collectives.issue_ns, UNKNOWN_NS)[timeline.ops.collective]
+        ops = timeline.ops.replace(launch_ns=called) if self._on_cpu else timeline.ops
         self._timeline = timeline
         self._ops = ops
         self._usual = latencies(ops.take(rows))
-        self._on_cpu = any(info.on_cpu for info in timeline.ranks if len(rows) and info.rank == int(ops.rank[rows[0]]))
         compute = rows[np.isin(ops.op_class[rows], _COMPUTES)]
         self._compute = _in_order(ops, compute)
         self._compute_start = ops.start_ns[self._compute]
@@ -256,11 +258,18 @@ class _Device:
         over, needed = self._over_before(start, end, following)
         slices = []
         if over > start:
-            cause = "too_little_compute" if self._hidden_calls.intersection(needed) else "dependent"
-            slices += self._behind_queue(start, over, needed, cause, following, "timing")
+            cause, grade = self._over_on_cpu(needed)
+            slices += self._behind_queue(start, over, needed, cause, following, grade)
         if end > over:
             slices.append(self.slice(over, end, "late_launch", evidence=following))
         return slices
+
+    def _over_on_cpu(self, needed: list[int]) -> tuple[str, str]:
+        """The thread went on when the communication was over. Where the call was not asynchronous it had no choice."""
+        last = max(needed, key=lambda row: self._ops.end_ns[row])
+        if self._timeline.collectives.asynchronous[self._ops.collective[last]] == 0:
+            return "serialized_or_dependent", "order"
+        return ("too_little_compute" if self._hidden_calls.intersection(needed) else "dependent"), "timing"
 
     def _blocking(self, thread: int) -> Int64:
         if thread not in self._blocked:

@@ -103,6 +103,7 @@ class Waterfall:
     levers: tuple[Lever, ...]
     """One at a time, in the order of causes."""
     joint: Lever
+    """All but `stragglers`, which is the only one that takes compute away."""
     interaction_ns: int | None
     """joint - sum of the single ones (of their low ends); None where the joint gain is unknown."""
     if_independent: Lever
@@ -165,10 +166,8 @@ def waterfall(
     everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "communication": False, "queued": False}
     if isolated is not None:
         everything["work_ns"] = isolated.high_ns
-    if evened is not None:
-        everything["evened"] = evened
     joint = lever("all", max(observed - limits.lower_bound_ns, 0), **everything)
-    single = sum(one.low_ns or 0 for one in levers)
+    single = sum(one.low_ns or 0 for one in levers if one.name != "stragglers")
     return Waterfall(
         observed_ns=observed,
         levers=levers,

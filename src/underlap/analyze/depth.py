@@ -14,6 +14,7 @@ import msgspec
 from underlap.analyze import bound, contention, counterfactual, critical_path, evened, graph
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.calls import CallTimes
+from underlap.analyze.evened import Evened
 from underlap.analyze.families import FamilyKey
 from underlap.analyze.groups import Calls
 from underlap.analyze.steps import Selection, Steps
@@ -102,6 +103,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     # No schedule of the same work is shorter than the bound, so no lever can win more, whatever the replay of all ranks says.
     most = max(path.end_ns - path.start_ns - lower, 0)
     without_transfer = max(path.end_ns - path.start_ns - limit.compute_ns, 0)
+    rested = most if less is None else _left(timeline, built, selection, less, path)
     waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
@@ -109,7 +111,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     return Depth(
         contention=_contention(priced),
         critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
-        levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
+        levers=[_lever(lever, rested if lever.name == "stragglers" else most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
         if_independent=_lever(waterfall.if_independent, most) if waterfall else None,
         if_nothing_sent=_lever(waterfall.if_nothing_sent, without_transfer) if waterfall else None,
@@ -124,6 +126,12 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
             hidden_of_possible=bound.hidden_of_possible(hidden, transfer_ns, limit),
         ),
     )
+
+
+def _left(timeline: Timeline, built: graph.Graph, selection: Selection, less: Evened, path: critical_path.CriticalPath) -> int:
+    """What any schedule could win where stragglers do no more than the others: their work is part of the bound otherwise."""
+    work = timeline.ops.end_ns - timeline.ops.start_ns - less.work_ns
+    return max(path.end_ns - path.start_ns - bound.lower_bound(timeline, built, selection.stretches, work).length_ns, 0)
 
 
 def _sum(values: list[int | None]) -> int | None:
@@ -163,8 +171,8 @@ def _lever(lever: counterfactual.Lever, most: int) -> LeverRow:
 
 
 def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
-    """All levers together win at least what any one of them does."""
-    single = [_lever(lever, most) for lever in waterfall.levers]
+    """All levers that leave the work as it is together win at least what any one of them does."""
+    single = [_lever(lever, most) for lever in waterfall.levers if lever.name != "stragglers"]
     joint = _lever(waterfall.joint, most)
     if joint.at_least_ns is None or joint.at_most_ns is None:
         return joint
