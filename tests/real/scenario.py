@@ -38,7 +38,8 @@ SHORT, LONG = 1 << 18, 1 << 20
 
 @dataclass
 class Rank:
-    """What a step works with. `planted_ns` is what its clock saw of the planted cause, per step."""
+    """What a step works with. `planted_ns` is what its clock saw of the planted cause, per step; what it also sees of it in the
+    steps without the cause, such as a short wait, is no part of it."""
 
     rank: int
     unit_ns: int = 0
@@ -135,9 +136,7 @@ def too_short(me: Rank, *, planted: bool) -> None:
     """Too little compute beside a long all-reduce; without the cause next to nothing is sent."""
     work = me.reduce(2 * LONG if planted else 1024)
     me.compute(12)
-    if planted:
-        me.plant(work.wait)
-    work.wait()
+    me.plant(work.wait)
 
 
 def queued(me: Rank, *, planted: bool) -> None:
@@ -145,9 +144,7 @@ def queued(me: Rank, *, planted: bool) -> None:
     cause it has a group of its own."""
     long = [me.reduce(LONG), me.reduce(LONG)]
     short = me.reduce(SHORT, None if planted else me.beside)
-    if planted:
-        me.plant(short.wait)
-    short.wait()
+    me.plant(short.wait)
     me.compute(40)
     for work in long:
         work.wait()
