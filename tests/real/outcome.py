@@ -81,6 +81,11 @@ class Outcome:
         return abs(self.found - self.planted) <= TOLERANCE * self.planted
 
     @property
+    def high_off(self) -> float | None:
+        """(high end - measured) / measured."""
+        return None if self.promised is None or not self.measured else self.promised[1] / self.measured - 1
+
+    @property
     def kept(self) -> str:
         """How the promise was kept: `inside` its range, `within 15 %` of its nearer end, or `no`."""
         if self.promised is None:
@@ -189,7 +194,8 @@ HEAD: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
     ("measured change", lambda one: f"{one.measured:.2f}"),
     ("spread %", lambda one: f"{100 * one.spread:.1f}"),
     ("runs", lambda one: str(one.attempts)),
-    ("inside?", lambda one: one.kept if one.decided else f"undecided ({one.kept})"),
+    ("kept?", lambda one: one.kept if one.decided else f"undecided ({one.kept})"),
+    ("high end off by %", lambda one: "" if one.high_off is None else f"{100 * one.high_off:+.0f}"),
 )
 
 

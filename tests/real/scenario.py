@@ -103,6 +103,7 @@ def late_launch(me: Rank, *, planted: bool) -> None:
 
 def late_submission(me: Rank, *, planted: bool) -> None:
     """Both ranks are busy in Python while the all-reduce runs, and only then submit the compute beside it."""
+    dist.barrier()  # the step ends with compute, so the ranks would drift apart
     work = me.reduce(2 * LONG)
     if planted:
         me.plant(lambda: host_work(15))

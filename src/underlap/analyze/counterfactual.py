@@ -248,7 +248,8 @@ def _contention(
         )
     assert len(isolated.low_ns) == len(timeline.ops)
     most, least = (
-        _promise("contention", (gain(work_ns=work),) * 2, limits.stretch_ns, rests) for work in (isolated.low_ns, isolated.high_ns)
+        _promise("contention", (gain(work_ns=work),) * 2, limits.stretch_ns, rests)
+        for work in (isolated.low_ns, isolated.high_ns)
     )
     if most.high_ns is None or least.low_ns is None or least.low_ns == most.high_ns:
         return least

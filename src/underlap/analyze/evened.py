@@ -46,7 +46,9 @@ def evened(timeline: Timeline, graph: Graph, calls: Calls, times: CallTimes, met
     computing = np.isin(ops.op_class, (OpClass.COMPUTE, OpClass.FUSED))
     duration = ops.end_ns - ops.start_ns
     rows = np.flatnonzero((met.instance >= 0) & (times.first_op >= 0))
-    call_of = dict(zip(zip(met.instance[rows].tolist(), calls.table.rank[rows].tolist(), strict=True), rows.tolist(), strict=True))
+    call_of = dict(
+        zip(zip(met.instance[rows].tolist(), calls.table.rank[rows].tolist(), strict=True), rows.tolist(), strict=True)
+    )
     nodes = {int(rank): np.flatnonzero(graph.rank == rank) for rank in np.unique(graph.rank)}
     compute = {rank: own[own < size][computing[own[own < size]]] for rank, own in nodes.items()}
 

@@ -157,6 +157,8 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
         inside = part.row[part.possible[1]] >= 0
         if not changes.queued:
             inside &= ~_queues(timeline, graph, *part.possible, np.ones(len(inside), dtype=bool))
+            implied = _implied(queued(timeline, graph), (edges.source[keep], edges.target[keep]), part.possible)
+            extra = tuple(np.concatenate([one, two[part.row[implied[1]] >= 0]]) for one, two in zip(extra, implied, strict=True))  # type: ignore[assignment]  # a pair stays one
         extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]  # a pair stays one
     source = np.concatenate([source, extra[0]])
     target = np.concatenate([target, part.row[extra[1]]])
@@ -231,6 +233,23 @@ def queued(timeline: Timeline, graph: Graph) -> tuple[Int64, Int64]:
     edges = graph.edges
     found = _queues(timeline, graph, edges.source, edges.target, edges.kind == EdgeKind.LANE)
     return edges.source[found], edges.target[found]
+
+
+def _implied(dropped: tuple[Int64, Int64], *edges: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    """What waited for a queued operation had also waited for those it stood behind: (source, target) without the queue."""
+    size = max((int(column.max(initial=0)) for pair in (dropped, *edges) for column in pair), default=0) + 1
+    ahead = np.full(size, NONE, dtype=np.int64)
+    ahead[dropped[1]] = dropped[0]
+    source, target = (np.concatenate(columns) for columns in zip(*edges, strict=True))
+    sources, targets = [source[:0]], [target[:0]]
+    while len(source):
+        behind = ahead[source] >= 0
+        source, target = ahead[source[behind]], target[behind]
+        # What stands in the queue itself waits for nobody in it.
+        free = ahead[target] != source
+        sources.append(source[free])
+        targets.append(target[free])
+    return np.concatenate(sources), np.concatenate(targets)
 
 
 def _queues(timeline: Timeline, graph: Graph, source: Int64, target: Int64, chosen: np.ndarray) -> np.ndarray:
