@@ -121,9 +121,10 @@ were at hand while the rules were written: the table shows agreement, not predic
 SETTLED = """
 ## A promise and what came of it
 
-`gloo_2ranks` has the same work twice: compute, then an all-reduce (`seq`), and both at once (`ovl`). From `seq` alone each step is
-replayed without the dependences that are only inferred from timing, which is what `if_independent` does. Medians over both
-ranks and all steps. A test holds the difference within 4 %. More such promises, from runs of their own, are in `docs/promises.md`.
+`gloo_2ranks` has the same work twice: compute, then an all-reduce (`seq`), and both at once (`ovl`). From `seq` alone each step
+is replayed without the dependences that are only inferred from timing, which is what `if_independent` does. Medians over both
+ranks and all steps. A test holds the difference within 4 %. More such promises, from runs made for it, are in
+`docs/promises.md`.
 
 | step of `seq` | overlapped, predicted | measured in `ovl` | difference % |
 |---|---|---|---|

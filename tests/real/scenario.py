@@ -2,9 +2,10 @@
 
     python -m tests.real.scenario OUT --scenarios sleeping_rank,dependent --turns 4
 
-It starts a process for each of two ranks, which talk over gloo, and ends them when it is told to end. A turn is a block of steps under torch.profiler, with or without the cause; the order within
-a pair of turns alternates. For each block the rank writes its trace, and what its own clock saw: the length of each step, and of
-what was planted. The clock knows nothing of the trace, nor the analyzer of the clock.
+It starts a process for each of two ranks, which talk over gloo, and ends them when it is told to end. A turn is a block of steps
+under torch.profiler, with or without the cause; the order within a pair of turns alternates. For each block the rank writes its
+trace, and what its own clock saw: the length of each step, and of what was planted. The clock knows nothing of the trace, nor the
+analyzer of the clock.
 """
 
 from __future__ import annotations

@@ -178,7 +178,11 @@ def waterfall(
             gain(possible=False, inferred=False),
             "dependences that are only inferred from timing, or only possible, were taken for absent",
         ),
-        if_nothing_sent=_ceiling("if_nothing_sent", gain(communication=False, possible=False), "transfers took no time at all"),
+        if_nothing_sent=_ceiling(
+            "if_nothing_sent",
+            gain(communication=False, possible=False),
+            "transfers took no time at all; what they slow beside them is not in it",
+        ),
         explained=rests,
     )
 
@@ -190,7 +194,7 @@ def _ceiling(name: str, gain: int, reason: str) -> Lever:
 def _queue(timeline: Timeline, graph: Graph, limits: Limits, gain: Callable[..., int], rests: Explained) -> Lever:
     """Without the queue it starts at once: with the link for itself at the high end, and at the low end with an equal share of
     it, beside everything it had stood behind."""
-    source, target = rebuilt.queued(timeline, graph)
+    _, target = rebuilt.queued(timeline, graph)
     if len(target) == 0:
         return Lever(name="queue", low_ns=0, high_ns=0, bound_ns=limits.exposed_ns, ceiling=False, reason="")
     shared = gain(queued=False, work_ns=_shared(timeline, graph, target))
@@ -247,10 +251,8 @@ def _contention(
             name="contention", low_ns=0, high_ns=limits.stretch_ns, bound_ns=limits.stretch_ns, ceiling=False, reason=missing
         )
     assert len(isolated.low_ns) == len(timeline.ops)
-    most, least = (
-        _promise("contention", (gain(work_ns=work),) * 2, limits.stretch_ns, rests)
-        for work in (isolated.low_ns, isolated.high_ns)
-    )
+    gains = [gain(work_ns=work) for work in (isolated.low_ns, isolated.high_ns)]
+    most, least = (_promise("contention", (won, won), limits.stretch_ns, rests) for won in gains)
     if most.high_ns is None or least.low_ns is None or least.low_ns == most.high_ns:
         return least
     reason = least.reason or "isolated durations are known as a range"

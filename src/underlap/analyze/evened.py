@@ -46,16 +46,16 @@ def evened(timeline: Timeline, graph: Graph, calls: Calls, times: CallTimes, met
     computing = np.isin(ops.op_class, (OpClass.COMPUTE, OpClass.FUSED))
     duration = ops.end_ns - ops.start_ns
     rows = np.flatnonzero((met.instance >= 0) & (times.first_op >= 0))
-    call_of = dict(
-        zip(zip(met.instance[rows].tolist(), calls.table.rank[rows].tolist(), strict=True), rows.tolist(), strict=True)
-    )
+    meets, of = met.instance[rows].tolist(), calls.table.rank[rows].tolist()
+    call_of = dict(zip(zip(meets, of, strict=True), rows.tolist(), strict=True))
     nodes = {int(rank): np.flatnonzero(graph.rank == rank) for rank in np.unique(graph.rank)}
     compute = {rank: own[own < size][computing[own[own < size]]] for rank, own in nodes.items()}
 
     def between(own: Int64, since: int, until: int) -> Int64:
         """Nodes after the arrival at one call, up to the arrival at another."""
         low, high = graph.start_ns[times.first_op[since]], graph.start_ns[times.first_op[until]]
-        return own[(graph.start_ns[own] > low) & (graph.start_ns[own] <= high)]
+        inside: Int64 = own[(graph.start_ns[own] > low) & (graph.start_ns[own] <= high)]
+        return inside
 
     host_late = late.launched_late + late.blocked + late.unexplained
     compute_late = late.more_compute + late.queued_behind_compute
