@@ -36,5 +36,9 @@ class ScheduleError(UnderlapError, ValueError):
     """Operations wait for one another, or for one that does not exist."""
 
 
+class PlanError(UnderlapError, ValueError):
+    """A plan contradicts itself: it reads what nobody wrote, uses what is still in flight, or its ranks do not agree."""
+
+
 class MissingExtraError(UnderlapError, ImportError):
     """An optional package is needed for what was asked."""

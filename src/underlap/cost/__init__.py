@@ -1,0 +1,1 @@
+"""Time and bytes of work: pure functions that know neither plans nor timelines."""
