@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "promises.md").read_text(encoding="
 
 
 def test_every_scenario_has_its_row_and_its_description_on_the_page() -> None:
-    rows = re.findall(r"^\| (\w+) \|(?: [^|]+\|){%d}$" % (len(HEAD) - 1), PAGE, re.MULTILINE)
+    rows = re.findall(rf"^\| (\w+) \|(?: [^|]+\|){{{len(HEAD) - 1}}}$", PAGE, re.MULTILINE)
 
     assert rows[1:] == list(EXPECTED) == list(scenario_names.described())
     assert all(f"* {name}: {text}" in PAGE for name, text in scenario_names.described().items())
