@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analyze.drawn import COMMUNICATION, US, Op, Row, timeline, waits_by_order, whole
+from tests.analyze.meetings import meet
 from underlap import replay
 from underlap.analyze import accounting, bound, counterfactual, critical_path, graph, prediction, rebuilt, steps
 from underlap.analyze.counterfactual import Isolated, Limits, Waterfall
@@ -353,6 +354,17 @@ def test_cpu_ranks_that_meet_replay_to_themselves_and_to_their_window(name: str)
 
     assert starts_again(read_in, built, window)
     assert rebuilt.length(read_in, built, part) == part.end_ns - part.begin_ns
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "pp_1f1b", "moe_ep"])
+def test_cpu_ranks_replay_to_themselves_as_they_were_matched(name: str) -> None:
+    # Sends and receives run side by side in one lane there, and meet in another order than that of their starts.
+    found = meet(read(TRACES / "gloo_axes" / name), None)
+    clocks = found.met.clocks
+    offsets = {int(rank): -int(offset) for rank, offset in zip(clocks.ranks, clocks.offset_ns, strict=True)}
+    waits = graph.Waits(instance=found.met.instance, wait_ns=found.met.wait, offset_ns=offsets)
+
+    assert starts_again(found.timeline, graph.build(found.timeline, waits), found.selection.stretches)
 
 
 @pytest.mark.parametrize("changes", [Changes(), Changes(host=0.5), Changes(communication=False)])

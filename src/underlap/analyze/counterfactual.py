@@ -213,10 +213,12 @@ def _shared(timeline: Timeline, graph: Graph, queued: Int64) -> Int64:
     launches = np.flatnonzero((graph.edges.kind == EdgeKind.LAUNCH) & (graph.edges.target < size))
     launched[graph.edges.target[launches]] = graph.end_ns[graph.edges.source[launches]]
     talks = np.flatnonzero(np.isin(ops.op_class, rebuilt.COMMUNICATING))
-    for row in np.unique(queued).tolist():
-        own = talks[ops.rank[talks] == ops.rank[row]]
-        beside = (graph.start_ns[own] < graph.start_ns[row]) & (graph.end_ns[own] > launched[row])
-        work[row] *= 1 + int(beside.sum())
+    rows = np.unique(queued)
+    for rank in np.unique(ops.rank[rows]).tolist():
+        mine, own = rows[ops.rank[rows] == rank], talks[ops.rank[talks] == rank]
+        begun = np.searchsorted(np.sort(graph.start_ns[own]), graph.start_ns[mine], side="left")
+        over = np.searchsorted(np.sort(graph.end_ns[own]), launched[mine], side="right")
+        work[mine] *= 1 + np.maximum(begun - over, 0)
     return work
 
 

@@ -48,14 +48,16 @@ def evened(timeline: Timeline, graph: Graph, calls: Calls, times: CallTimes, met
     rows = np.flatnonzero((met.instance >= 0) & (times.first_op >= 0))
     meets, of = met.instance[rows].tolist(), calls.table.rank[rows].tolist()
     call_of = dict(zip(zip(meets, of, strict=True), rows.tolist(), strict=True))
-    nodes = {int(rank): np.flatnonzero(graph.rank == rank) for rank in np.unique(graph.rank)}
+    by_start = np.argsort(graph.start_ns, kind="stable")
+    nodes = {int(rank): by_start[graph.rank[by_start] == rank] for rank in np.unique(graph.rank)}
     compute = {rank: own[own < size][computing[own[own < size]]] for rank, own in nodes.items()}
+    starts = [{rank: graph.start_ns[own] for rank, own in of_rank.items()} for of_rank in (compute, nodes)]
 
-    def between(own: Int64, since: int, until: int) -> Int64:
-        """Nodes after the arrival at one call, up to the arrival at another."""
-        low, high = graph.start_ns[times.first_op[since]], graph.start_ns[times.first_op[until]]
-        inside: Int64 = own[(graph.start_ns[own] > low) & (graph.start_ns[own] <= high)]
-        return inside
+    def between(rank: int, since: int, until: int) -> tuple[Int64, Int64]:
+        """Compute operations, and all nodes, after the rank's arrival at one call and up to that at another."""
+        arrivals = graph.start_ns[[times.first_op[since], times.first_op[until]]]
+        ranges = [slice(*np.searchsorted(of_rank[rank], arrivals, side="right")) for of_rank in starts]
+        return compute[rank][ranges[0]], nodes[rank][ranges[1]]
 
     host_late = late.launched_late + late.blocked + late.unexplained
     compute_late = late.more_compute + late.queued_behind_compute
@@ -64,11 +66,10 @@ def evened(timeline: Timeline, graph: Graph, calls: Calls, times: CallTimes, met
         ends = [call_of.get(key, -1) for key in ((since, rank), (instance, rank), (since, than), (instance, than))]
         if since < 0 or min(ends) < 0:
             continue
-        own, other = between(compute[rank], *ends[:2]), between(compute[than], *ends[2:])
-        more = _union(timeline, own) - _union(timeline, other) - int(less.work_ns[own].sum())
+        (computes, own), (computes_less, other) = between(rank, *ends[:2]), between(than, *ends[2:])
+        more = _union(timeline, computes) - _union(timeline, computes_less) - int(less.work_ns[computes].sum())
         more = min(more, int(compute_late[at]), int(late.late_ns[at]))
-        _spread(less.work_ns, own, duration[own] - less.work_ns[own], more)
-        own, other = between(nodes[rank], *ends[:2]), between(nodes[than], *ends[2:])
+        _spread(less.work_ns, computes, duration[computes] - less.work_ns[computes], more)
         idle = int(gap[own].sum()) - int(gap[other].sum()) - int(less.host_ns[own].sum())
         idle = min(idle, int(host_late[at]), int(late.late_ns[at]) - max(more, 0))
         _spread(less.host_ns, own, gap[own] - less.host_ns[own], idle)
