@@ -30,6 +30,8 @@ class Source(Record, frozen=True, kw_only=True):
     """1000 where the trace has whole microseconds only."""
     on_cpu: bool
     device_model: str | None
+    coordinates: dict[str, int] = {}
+    """Mesh coordinates in the file's name, such as tp: 1, where the file names no rank."""
 
 
 class Provenance(Record, frozen=True, kw_only=True):
@@ -230,6 +232,10 @@ class FamilyRow(Record, frozen=True, kw_only=True):
     transfer_at_most_ns: int | None = None
     """One rank only: the sum over calls of the shortest call of equal size, an upper bound of the transfer. Null if matched."""
     verdict: Verdict | None = None
+    sizes: list[SizeRow] = []
+    """Calls by payload, smallest first; those of unknown payload are in none."""
+    issue: IssueRow | None = None
+    """Null for families that only occur on CPU ranks, which launch nothing, or inside fused kernels."""
 
 
 class StepRow(Record, frozen=True, kw_only=True):
@@ -297,6 +303,12 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     hidden_ns: int
     exposed_ns: int
     launch_ns: int | None
+    lead_ns: int | None = None
+    """From its launch to the beginning of its exposed part. Null where nothing is exposed or the launch is unknown."""
+    held_ns: int | None = None
+    """From its launch to its start, where that is longer than usual on the device. Null where it started at once."""
+    behind: str | None = None
+    """For a held call: the kernel or copy that ended last before its start; one of its own lane if that ended right before."""
     call_site: str | None
     """The operator or annotation that issued it."""
     step: str | None
@@ -357,6 +369,8 @@ class BubbleRow(Record, frozen=True, kw_only=True):
     """(p-1)/(m+p-1) of the step, for plain 1F1B and GPipe. Null where p or m is unknown."""
     waiting_share: dict[str, float]
     """Rank -> share of its steps in which it waits for another stage."""
+    waiting_ns: dict[str, int] = {}
+    """Rank -> the same in nanoseconds, summed over its steps."""
     how: str
 
 
@@ -374,6 +388,54 @@ class FindingRow(Record, frozen=True, kw_only=True):
     price: str | None
 
 
+class SizeRow(Record, frozen=True, kw_only=True):
+    """The calls of a family whose payload lies between half of `at_most_bytes` and `at_most_bytes`, a power of two."""
+
+    at_most_bytes: int
+    calls: int
+    median_bytes: int
+    median_ns: int
+    """Of transfer where waiting is known for all of them, else of kernel time, in which waiting is inside."""
+    waiting_inside: bool
+    algbw_gbps: float
+    """Median of payload / time, in GB/s of 10^9 bytes."""
+    busbw_gbps: float | None
+    """algbw times the factor of nccl-tests. Null where the group's size is unknown or differs."""
+    times_expected: float | None
+    """median_ns over what the rate of the next smaller size would give. Null for the smallest."""
+
+
+class IssueRow(Record, frozen=True, kw_only=True):
+    """When the exposed calls of a family were launched: too late to run beside anything, or early and held. A call counts as
+    exposed with more than 1 % of its time. no_lead + held + ran_out + launch_unknown = exposed_calls."""
+
+    exposed_calls: int
+    no_lead: int
+    """Started as soon as it was launched, and exposed from the start: when it was launched nothing was left to hide it."""
+    held: int
+    """Stood launched for longer than is usual before it started."""
+    ran_out: int
+    """Started as soon as it was launched, and ran beside compute before the exposed part."""
+    launch_unknown: int
+    """Without a launch in the trace, or launched by a graph, which launches all its kernels at once."""
+    median_lead_ns: int | None
+    """Median, over those with a known launch, of the time from the launch to the beginning of the exposed part."""
+    median_held_ns: int | None
+    """Median, over the held ones, of the time from launch to start."""
+    behind: dict[str, int]
+    """Kernel or copy that ended last before a held call started -> number of calls; the three most frequent."""
+    blocked_in: dict[str, int]
+    """What the host was blocked in since its last launch, before it launched a call without lead: name -> ns, summed."""
+    median_call_ns: int
+    """Median kernel time of one call, hidden ones included."""
+    median_compute_ns: int | None
+    """Median, per device, of the compute from the start of one call to the start of the next. Null with fewer than two calls."""
+    last_of_step_exposed_ns: int | None
+    """Exposed time of the family's last call of each step (such as the last gradient bucket), summed. Null without steps."""
+    last_of_step_bytes: int | None
+    """Median payload of these calls. Null where one is unknown."""
+
+
 class SlowerRow(Record, frozen=True, kw_only=True):
     """A kernel, beside communication against alone."""
 
@@ -383,6 +445,11 @@ class SlowerRow(Record, frozen=True, kw_only=True):
     ratio: float | None
     """Duration beside / duration alone. Null where that is not known."""
     cost_ns: int | None
+    blocks: int | None = None
+    """The largest grid of it beside communication, in blocks."""
+    multiprocessors_short: bool | None = None
+    """Whether its blocks and those of communication can be too many to have a multiprocessor each. False rules a shortage of
+    multiprocessors out: memory bandwidth, cache or power is left. True proves none. Null where a count is unknown."""
 
 
 class NetGainReport(Record, frozen=True, kw_only=True):
@@ -420,6 +487,10 @@ class ContentionReport(Record, frozen=True, kw_only=True):
     kernels: list[SlowerRow]
     """The worst by cost."""
     net_gain: NetGainReport
+    communication_blocks: int | None = None
+    """The largest grid of a communication kernel, in blocks. NCCL keeps one multiprocessor per block to itself."""
+    multiprocessors: int | None = None
+    """Of each device. Null where the trace does not say, or devices differ."""
 
 
 class CriticalPathReport(Record, frozen=True, kw_only=True):

@@ -198,6 +198,12 @@ class RankInfo:
     resolution_ns: int
     """1000 where the trace has whole microseconds only."""
     device_model: str | None = None
+    multiprocessors: int | None = None
+    """Of each device of the rank; None where the trace does not say."""
+    coordinates: tuple[tuple[str, int], ...] = ()
+    """Mesh coordinates in the file's name, (dimension, index), where the file names no rank."""
+    session_ns: tuple[int, int] | None = None
+    """From when to when it was recorded, on the calendar's clock (UTC); None where the trace does not say."""
     groups: tuple[int, ...] = ()
     """Indices into `Timeline.groups`: the groups that the trace lists for this rank, used or not."""
 

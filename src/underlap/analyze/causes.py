@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from underlap import intervals
 from underlap.analyze.accounting import DeviceSets
@@ -99,6 +100,13 @@ def latencies(ops: Operations) -> Latencies:
         queued = kernels & (ops.launch_ns[rows] + 50_000 < before)
         gaps.append((ops.start_ns[rows] - before)[queued & (ops.start_ns[rows] >= before)])
     return Latencies(launch_ns=_median(launch), gap_ns=_median(gaps))
+
+
+def blocking_rows(timeline: Timeline) -> NDArray[np.bool_]:
+    """Per host row whether the host waits in it: for the device, or for memory."""
+    named = [at for at, name in enumerate(timeline.names) if _BLOCKING.match(name)]
+    found: NDArray[np.bool_] = (timeline.host.kind == HostKind.SYNC) | np.isin(timeline.host.name, named)
+    return found
 
 
 def _in_order(ops: Operations, rows: Int64) -> Int64:
@@ -273,9 +281,8 @@ class _Device:
 
     def _blocking(self, thread: int) -> Int64:
         if thread not in self._blocked:
-            host, names = self._timeline.host, self._timeline.names
-            named = [at for at, name in enumerate(names) if _BLOCKING.match(name)]
-            rows = (host.thread == thread) & ((host.kind == HostKind.SYNC) | np.isin(host.name, named))
+            host = self._timeline.host
+            rows = (host.thread == thread) & blocking_rows(self._timeline)
             self._blocked[thread] = intervals.union(host.start_ns[rows], host.end_ns[rows])
         return self._blocked[thread]
 

@@ -71,7 +71,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     path = critical_path.find(timeline, built, selection.stretches)
     if path is None:
         return Depth(
-            contention=_contention(priced),
+            contention=_contention(timeline, priced),
             critical_path=None,
             levers=[],
             joint=None,
@@ -109,7 +109,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
     transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
     return Depth(
-        contention=_contention(priced),
+        contention=_contention(timeline, priced),
         critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
         levers=[_lever(lever, rested if lever.name == "stragglers" else most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
@@ -183,8 +183,10 @@ def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
     )
 
 
-def _contention(found: contention.Contention) -> ContentionReport:
+def _contention(timeline: Timeline, found: contention.Contention) -> ContentionReport:
     compute, net = found.compute, found.net
+    counts = {info.multiprocessors for info in timeline.ranks}
+    multiprocessors = counts.pop() if len(counts) == 1 else None
     return ContentionReport(
         word=compute.word,
         reason=compute.reason,
@@ -205,6 +207,10 @@ def _contention(found: contention.Contention) -> ContentionReport:
                 beside_ns=row.beside_ns,
                 ratio=None if row.ratio is None else row.ratio.value,
                 cost_ns=row.cost_ns,
+                blocks=row.blocks,
+                multiprocessors_short=None
+                if multiprocessors is None
+                else contention.multiprocessors_short(multiprocessors, row.blocks, found.communication_blocks),
             )
             for row in found.kernels
         ],
@@ -218,6 +224,8 @@ def _contention(found: contention.Contention) -> ContentionReport:
             net_low_ns=net.net_low_ns,
             net_high_ns=net.net_high_ns,
         ),
+        communication_blocks=found.communication_blocks,
+        multiprocessors=multiprocessors,
     )
 
 

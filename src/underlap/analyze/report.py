@@ -12,7 +12,7 @@ import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, depth, families, groups, notes, steps, verdicts, waits, why
+from underlap.analyze import accounting, calls, depth, drift, families, groups, issue, notes, sizes, steps, verdicts, waits, why
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -69,8 +69,21 @@ def report(
         _completed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, reasons)
         for row in family_rows
     ]
+    issued = issue.find(timeline, times, family_of_call, sets)
+    own_calls = [waits.calls_of_family(keys.index((row.axis, row.collective)), family_of_call, times) for row in family_rows]
+    family_rows = [
+        msgspec.structs.replace(
+            row,
+            sizes=sizes.size_rows(row.collective, settled, times, reasons.met, own),
+            issue=issue.row_of(timeline, settled, found, times, issued, own),
+        )
+        for row, own in zip(family_rows, own_calls, strict=True)
+    ]
     late = verdicts.late_rows(reasons)
     wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
+    slow = sizes.slow_sizes(family_rows)
+    drifting = drift.notes((keys, family_of_call), found, times, reasons.met)
+    meeting = (*reasons.met.notes, *drifting, *([] if slow is None else [slow]))
     deeper = (
         depth.explore(timeline, settled, times, found, selection, sets, (keys, family_of_call), reasons, rank_rows)
         if wanted and rank_rows
@@ -86,7 +99,7 @@ def report(
         families=family_rows,
         steps=step_rows,
         lanes=_lane_rows(timeline, selection),
-        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met),
+        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met, issued),
         causes=verdicts.cause_rows(reasons.causes),
         coverage=verdicts.coverage(reasons.causes),
         headline=verdicts.headline(rank_rows, reasons.causes, late),
@@ -105,7 +118,7 @@ def report(
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
-            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, reasons.met.notes)
+            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, meeting)
         ],
     )
 
@@ -145,6 +158,7 @@ def _provenance(timeline: Timeline) -> Provenance:
             resolution_ns=info.resolution_ns,
             on_cpu=info.on_cpu,
             device_model=info.device_model,
+            coordinates=dict(info.coordinates),
         )
     return Provenance(
         kind=timeline.provenance,

@@ -119,7 +119,11 @@ def verdict(timeline: Timeline, row: FamilyRow, sums: dict[str, CauseSum], *, on
     if row.payload_bytes is None:
         unknown.append("its bytes: record shapes (record_shapes=True), or export with payloads")
     if first in ("dependent", "serialized_or_dependent"):
-        unknown.append("whether the next compute really needs its result: shown by timing only; event or data edges would tell")
+        on_device = first == "dependent" and not any(info.on_cpu for info in timeline.ranks)
+        looks = " (a full hardware queue looks the same, as with CUDA_DEVICE_MAX_CONNECTIONS=1)" if on_device else ""
+        unknown.append(
+            f"whether the next compute really needs its result: shown by timing only{looks}; event or data edges would tell"
+        )
     return Verdict(
         outcome=_outcome(row),
         cause=first,
@@ -195,6 +199,12 @@ def headline(  # noqa: PLR0911 - one return per sentence
     communication = sum(row.communication_ns for row in ranks)
     exposed = sum(row.exposed_ns for row in ranks)
     idle = sum(row.idle_ns for row in ranks)
+    fused = sum(row.fused_ns for row in ranks)
+    if span and fused and not communication:
+        return (
+            f"All communication is inside fused kernels, which compute as well ({fused / span:.1%} of the window): "
+            "nothing is left to hide, and no overlap is missing."
+        )
     if not span or not communication:
         return None
     if not exposed:

@@ -76,7 +76,8 @@ def explain(
         own = timeline.ops.take(rows[key])
         halves = rendezvous.halves(own, met)
         splits[key] = rendezvous.split(sets[key], halves, stretches)
-        waiting = _waiting(own, met, pipeline, halves.transferring) if splits[key] is not None else None
+        known = _waiting(own, met, pipeline, halves.transferring) if splits[key] is not None else Waiting()
+        waiting = dataclasses.replace(known, peer=intervals.merge(known.peer, _spinning(own, halves)))
         family = family_of_op[rows[key]]
         unions = {}
         for number in np.unique(family[family >= 0]).tolist():
@@ -129,6 +130,13 @@ class _Sums:
             )
             for cause in order
         }
+
+
+def _spinning(own: Operations, halves: rendezvous.Halves) -> Int64:
+    """Spin kernels (barriers, notify) wait for peers whether or not they could be matched, while nothing else communicates."""
+    spin = own.op_class == OpClass.WAIT
+    alone = intervals.subtract(intervals.union(own.start_ns[spin], own.end_ns[spin]), halves.transferring)
+    return intervals.subtract(alone, halves.unknown)
 
 
 def _waiting(own: Operations, met: Rendezvous, pipeline: NDArray[np.bool_], transferring: Int64) -> Waiting:

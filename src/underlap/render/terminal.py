@@ -105,8 +105,12 @@ def _headline(report: Report, width: int) -> list[Text]:
 def _listed(noun: str, listed: str, count: int) -> str:
     """Ranks 0-7; a list too long for the screen becomes its count."""
     if len(listed) > 24:
-        return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+        return _counted(count, noun)
     return f"{noun} {listed}" if count == 1 else f"{noun}s {listed}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _window(report: Report) -> str:
@@ -163,7 +167,8 @@ def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
         return milliseconds(part.mean_ns, decimals)
 
     if not summary.communication.max_ns:
-        return _lines("communication: none in the window", width)
+        fused = f" outside of fused kernels ({time(summary.fused)} ms)" if summary.fused.max_ns else ""
+        return _lines(f"communication: none in the window{fused}", width)
     under_fused = f" + under fused {time(summary.under_fused)}" if summary.fused.max_ns else ""
     parts = f"hidden {time(summary.hidden)}{under_fused} + exposed {time(summary.exposed)} ms"
     total = f"communication {time(summary.communication)} = {parts};"
@@ -202,7 +207,7 @@ def _unmatched(report: Report, summary: Summary, width: int, decimals: int) -> l
     if not report.unmatched:
         return []
     where = " of all ranks" if len(report.ranks) > 1 else ""
-    total = f"{milliseconds(summary.unmatched_ns, decimals)} ms in {summary.unmatched_kernels} kernels{where}"
+    total = f"{milliseconds(summary.unmatched_ns, decimals)} ms in {_counted(summary.unmatched_kernels, 'kernel')}{where}"
     names = [shorten(clean(row.name), 26) for row in report.unmatched[:UNMATCHED_NAMES]]
     more = len(report.unmatched) - len(names)
     rest = f", {more} more" if more else ""
