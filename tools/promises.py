@@ -29,10 +29,10 @@ HEAD = """\
 
 # Promises held to measurement
 
-Two processes over gloo, with a cause planted. The analyzer sees one recording with the cause, and says what the cause is, how
-much it costs, and what a lever would win. Then the cause is removed, and the median step is measured with and without it, in
-turns within one launch. Times are milliseconds per step. `make promises` makes this page again; `make test` runs the same and
-holds every row to it.
+Two processes over gloo, with a cause planted. The analyzer sees one recording with the cause (the calmest by the clock), and says
+what the cause is, how much it costs, and what a lever would win. Then the cause is removed, and the median step is measured with
+and without it, in turns within one launch. Times are milliseconds per step. `make promises` makes this page again; `make test`
+runs the same and holds every row to it.
 
 * planted: what the program's own clock saw of the cause, which knows nothing of the trace. found: what the analyzer says of it.
   From rank 1 where its lateness was planted, else the mean of both ranks. Over 15 % apart is called wrong.

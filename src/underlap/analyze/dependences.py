@@ -264,7 +264,7 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
         low, high = chains.bounds[thread]
         at = low + int(np.searchsorted(chains.start_ns[low:high], resumed))
         source = span if span >= 0 else _last_before(chains, other, cause)
-        if at >= high or source < 0:
+        if at >= high or source < 0 or (span >= 0 and _interrupted(timeline.ops, span, resumed - begun)):
             continue
         edge = int(edge_into[at])
         if edge >= 0:
@@ -278,6 +278,12 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     handoff = _edges(table[:, 0], table[:, 1], EdgeKind.HANDOFF, Grade.TIMING, np.ones(len(table), dtype=bool))
     return [chain.replace(lag_ns=busy), handoff]
+
+
+def _interrupted(ops: Operations, span: int, silent: int) -> bool:
+    """A thread that was busy beside a span up to its last moments may as well have been interrupted by the one that ended it. That
+    the span had ended before is known all the same."""
+    return silent < host_chain.HANDOFF_NS and silent < host_chain.HANDOFF_SHARE * int(ops.end_ns[span] - ops.start_ns[span])
 
 
 def _last_before(chains: _Chains, thread: int, time: int) -> int:
