@@ -137,7 +137,7 @@ def serialized(me: Rank, *, planted: bool) -> None:
 def too_short(me: Rank, *, planted: bool) -> None:
     """Too little compute beside a long all-reduce; without the cause next to nothing is sent."""
     work = me.reduce(2 * LONG if planted else 1024)
-    me.compute(12)
+    me.compute(8)
     me.plant(work.wait)
 
 

@@ -281,8 +281,8 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
 
 
 def _interrupted(ops: Operations, span: int, silent: int) -> bool:
-    """A thread that was busy beside a span up to its last moments may as well have been interrupted by the one that ended it. That
-    the span had ended before is known all the same."""
+    """A thread that was busy beside a span up to its last moments may as well have been interrupted by the one that ended it.
+    That the span had ended before is known all the same."""
     return silent < host_chain.HANDOFF_NS and silent < host_chain.HANDOFF_SHARE * int(ops.end_ns[span] - ops.start_ns[span])
 
 
