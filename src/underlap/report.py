@@ -715,6 +715,8 @@ class Report(Record, frozen=True, kw_only=True):
     """All levers together: promises are not additive."""
     if_independent: LeverRow | None = None
     """A ceiling: every dependence that is not proven dropped."""
+    if_nothing_sent: LeverRow | None = None
+    """A ceiling: what sending fewer bytes could win at most. No schedule reaches it; `bound` is not held against it."""
     levers_unknown: str | None = None
     """Why there are no levers, where the window could not be replayed."""
     bound: BoundReport | None = None

@@ -130,6 +130,8 @@ class Collectives(Table):
     """Index into `Timeline.names`: the operator or annotation that issued it."""
     issue_ns: Int64
     """Start of the operator that issued it; `UNKNOWN_NS` where the trace does not say."""
+    asynchronous: Int8
+    """1: the caller asked for a handle to wait on later (async_op). 0: it did not. -1 where the trace does not say."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

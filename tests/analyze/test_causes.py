@@ -385,6 +385,25 @@ def test_on_a_cpu_rank_only_what_outlasts_the_wait_is_late() -> None:
 
 
 @few
+@given(busy=amounts, length=amounts)
+def test_on_a_cpu_rank_a_call_that_was_not_asynchronous_held_what_follows_whether_needed_or_not(busy: int, length: int) -> None:
+    def run(asynchronous: int) -> dict[str, int]:
+        ops = [Op(COMMUNICATION, busy, busy + length, 0, lane="20"), Op(COMPUTE, busy + length, busy + length + 9)]
+        return found_in(build(ops, calls=[Call(library="gloo", asynchronous=asynchronous)], ranks=[info(on_cpu=True)]))
+
+    assert run(0) == {"serialized_or_dependent": length}
+    assert run(1) == run(-1) == {"dependent": length}
+
+
+def test_on_a_cpu_rank_a_call_queues_behind_another_one_from_when_it_was_asked_for() -> None:
+    calls = [Call(library="gloo", issue=at) for at in (0, 20)]
+    talk = [Op(COMMUNICATION, 5, 1000, 0, lane="20"), Op(COMMUNICATION, 1000, 1300, 1, lane="20")]
+    timeline = build([*talk, Op(COMPUTE, 1300, 1400)], calls=calls, ranks=[info(on_cpu=True)])
+
+    assert found_in(timeline) == {"queued_behind": 980, "dependent": 315}
+
+
+@few
 @given(late=st.integers(10, 900_000), transfer=st.integers(10, 5_000_000))
 def test_waiting_for_a_late_rank_is_exact_and_its_transfer_is_not_waiting(late: int, transfer: int) -> None:
     found = found_in(two_ranks(late, transfer))

@@ -581,6 +581,24 @@ def test_gloo_calls_get_the_first_span_that_fits(tmp_path: Path) -> None:
     assert found.collectives.issue_ns[0] == np.iinfo(np.int64).min
 
 
+@pytest.mark.parametrize(
+    ("concrete", "expected"),
+    [
+        (["", "", "", "", "True", "-1"], 1),
+        (["", "", "", "", "False", "-1"], 0),
+        (["", "True", "False"], -1),
+        ([], -1),
+        ("True", -1),
+        (None, -1),
+    ],
+)
+def test_whether_a_call_was_asynchronous_is_its_one_boolean(tmp_path: Path, concrete: Any, expected: int) -> None:
+    call = asked(1, "c10d::allreduce_", 4)
+    call["args"]["Concrete Inputs"] = concrete
+
+    assert read(tmp_path, call, gloo(2, "gloo:all_reduce", 4)).collectives.asynchronous.tolist() == [expected]
+
+
 def test_several_processes_without_devices_are_said(tmp_path: Path) -> None:
     found = read(tmp_path, operator(1), operator(2, pid=10))
 

@@ -101,6 +101,7 @@ def _busiest_link(timeline: Timeline, inside: np.ndarray, work: Int64) -> int:
         return 0
     group = np.append(timeline.collectives.group, NONE)[ops.collective[rows]].astype(np.int64)
     _, link = np.unique(np.column_stack((ops.rank[rows], group)), axis=0, return_inverse=True)
-    total = np.zeros(int(link.max()) + 1, dtype=np.int64)
-    np.add.at(total, link.ravel(), work[rows])
-    return int(total.max())
+    link = link.ravel()
+    # Transfers of one group at the same time share their link: each is longer for the other, and their sum is not the link's.
+    begin, end = ops.end_ns[rows] - work[rows], ops.end_ns[rows]
+    return max(intervals.length(intervals.union(begin[link == at], end[link == at])) for at in range(int(link.max()) + 1))

@@ -125,6 +125,7 @@ class _Device:
     def __init__(self, timeline: Timeline, rows: Int64, host: HostTime, awaited: Mapping[int, frozenset[int]]) -> None:
         ops = timeline.ops
         self._ops = ops
+        self._collectives = timeline.collectives
         self._host = host
         self._awaited = awaited
         self._own = own = ops.take(rows)
@@ -161,14 +162,22 @@ class _Device:
             usual = latencies.queue_gap(own, previous[rows], rows)
             usual = (self._usual.lane or self._launch) if usual is None else usual
             for before, row in zip(self._rows[previous[rows]].tolist(), self._rows[rows].tolist(), strict=True):
-                submitted = self._submitted(row)
-                if submitted is None:
+                ready = self._ready_to_start(row, int(ops.start_ns[before]))
+                if ready is None:
                     continue
-                ready = self._inputs_ready(row, max(submitted, int(ops.start_ns[before])))
                 gap = int(ops.start_ns[row] - ops.end_ns[before])
                 if 0 <= gap <= 2 * usual and ops.end_ns[before] > ready:
                     result[row] = int(ops.start_ns[row]) - ready
         return result
+
+    def _ready_to_start(self, row: int, since: int) -> int | None:
+        """When a communication could have started, `since` at least; None where that is unknown."""
+        if self._on_cpu:
+            # The call of a collective is its launch, and what the thread had not computed by then it cannot need.
+            called = int(self._collectives.issue_ns[self._ops.collective[row]])
+            return None if called == UNKNOWN_NS else max(called, since)
+        submitted = self._submitted(row)
+        return None if submitted is None else self._inputs_ready(row, max(submitted, since))
 
     def _inputs_ready(self, row: int, since: int) -> int:
         """When what a communication may have waited for was over, `since` at least: what another lane ran until then and was
@@ -260,10 +269,17 @@ class _Device:
         over, needed = self._over_before(start, end, following)
         slices = []
         if over > start:
-            slices += self._ran_out_or_needed(start, over, needed, following)
+            slices += self._over_on_cpu(start, over, needed, following)
         if end > over:
             slices.append(self.slice(over, end, "late_launch", evidence=following))
         return slices
+
+    def _over_on_cpu(self, start: int, end: int, needed: list[int], following: int) -> list[Slice]:
+        """The thread went on when the communication was over. Where the call was not asynchronous it had no choice."""
+        last = max(needed, key=lambda row: self._ops.end_ns[row])
+        if self._collectives.asynchronous[self._ops.collective[last]] == 0:
+            return self._behind_queue(start, end, needed, "serialized_or_dependent", following, "order")
+        return self._ran_out_or_needed(start, end, needed, following)
 
     def _held_by(self, start: int, end: int, running: list[int], following: int) -> list[Slice]:
         """The next compute was there and did not start before the communication was over."""

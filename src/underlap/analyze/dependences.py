@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from enum import IntEnum
 from typing import Literal
@@ -80,13 +81,32 @@ def _on_cpu(timeline: Timeline) -> np.ndarray:
 
 
 def lane_edges(timeline: Timeline) -> Edges:
+    """The operation before it in its lane. Spans of a CPU rank that run side by side in one lane (sends and receives, which
+    all lie on the thread that called them) are the work of several servers, and only wait for the one before on theirs."""
     previous = latencies.previous_in_lane(timeline.ops)
     # On CPU ranks the computing operators stand in the chain of their thread.
-    ops, on_cpu = timeline.ops, _on_cpu(timeline)
-    chained = on_cpu & (ops.collective < 0)
-    # Spans of asynchronous work that run side by side are held by nothing in their lane.
-    beside = on_cpu & (ops.collective >= 0) & (previous >= 0) & (ops.start_ns < ops.end_ns[previous])
-    return _edges(previous, np.arange(len(previous)), EdgeKind.LANE, Grade.ORDER, (previous >= 0) & ~chained & ~beside)
+    on_cpu = _on_cpu(timeline)
+    chained = on_cpu & (timeline.ops.collective < 0)
+    spans = np.flatnonzero(on_cpu & (timeline.ops.collective >= 0))
+    previous[spans] = _previous_on_server(timeline.ops, spans)
+    return _edges(previous, np.arange(len(previous)), EdgeKind.LANE, Grade.ORDER, (previous >= 0) & ~chained)
+
+
+def _previous_on_server(ops: Operations, rows: Int64) -> Int64:
+    """Per row the one before it on its server, -1 for the first: a lane has as many servers as spans run in it at once, and
+    a span takes the one that became free last before it starts."""
+    result = np.full(len(rows), NONE, dtype=np.int64)
+    free: dict[int, list[tuple[int, int]]] = {}
+    order = np.lexsort((ops.end_ns[rows], ops.start_ns[rows], ops.lane[rows]))
+    for place, lane, start, end in zip(
+        order.tolist(), *(column[rows[order]].tolist() for column in (ops.lane, ops.start_ns, ops.end_ns)), strict=True
+    ):
+        servers = free.setdefault(lane, [])
+        at = bisect.bisect_right(servers, (start, len(ops))) - 1
+        if at >= 0:
+            result[place] = servers.pop(at)[1]
+        bisect.insort(servers, (end, int(rows[place])))
+    return result
 
 
 def launch_edges(found: host_chain.Found) -> Edges:
@@ -274,7 +294,7 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
         low, high = chains.bounds[thread]
         at = low + int(np.searchsorted(chains.start_ns[low:high], resumed))
         source = span if span >= 0 else _last_before(chains, other, cause)
-        if at >= high or source < 0:
+        if at >= high or source < 0 or (span >= 0 and _interrupted(timeline.ops, span, resumed - begun)):
             continue
         edge = int(edge_into[at])
         if edge >= 0:
@@ -288,6 +308,12 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     handoff = _edges(table[:, 0], table[:, 1], EdgeKind.HANDOFF, Grade.TIMING, np.ones(len(table), dtype=bool))
     return [chain.replace(lag_ns=busy), handoff]
+
+
+def _interrupted(ops: Operations, span: int, silent: int) -> bool:
+    """A thread that was busy beside a span up to its last moments may as well have been interrupted by the one that ended it.
+    That the span had ended before is known all the same."""
+    return silent < host_chain.HANDOFF_NS and silent < host_chain.HANDOFF_SHARE * int(ops.end_ns[span] - ops.start_ns[span])
 
 
 def _last_before(chains: _Chains, thread: int, time: int) -> int:

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from underlap.analyze import bound, contention, counterfactual, critical_path, graph, prediction
+from underlap.analyze import bound, contention, counterfactual, critical_path, evened, graph, prediction
 from underlap.analyze.accounting import DeviceSets
+from underlap.analyze.calls import CallTimes
+from underlap.analyze.evened import Evened
 from underlap.analyze.families import FamilyKey
 from underlap.analyze.family_gain import family_gains
+from underlap.analyze.groups import Calls
 from underlap.analyze.steps import Selection, Steps
 from underlap.analyze.why import Why
 from underlap.columns import Int32
@@ -43,6 +46,7 @@ class Depth:
     levers: list[LeverRow]
     joint: LeverRow | None
     if_independent: LeverRow | None
+    if_nothing_sent: LeverRow | None
     levers_unknown: str | None
     bound: BoundReport | None
     prediction: PredictionReport | None
@@ -52,8 +56,10 @@ ROWS_BY_DEFAULT = 1_000_000
 """Operations and host rows up to which this is done without being asked for: at most about ten seconds on one core."""
 
 
-def explore(
+def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     timeline: Timeline,
+    calls: Calls,
+    times: CallTimes,
     steps: Steps,
     selection: Selection,
     sets: dict[tuple[int, int], DeviceSets],
@@ -77,6 +83,7 @@ def explore(
             levers=[],
             joint=None,
             if_independent=None,
+            if_nothing_sent=None,
             levers_unknown=None,
             bound=None,
             prediction=None,
@@ -93,15 +100,18 @@ def explore(
         exposed_on_path_ns=on_path,
         stretch_ns=priced.compute.cost_ns,
         lower_bound_ns=lower,
+        longest_waiting_ns=max((row.wait_ns for row in ranks if row.wait_ns is not None), default=None),
     )
+    less = evened.evened(timeline, built, calls, times, why.met, why.lateness) if why.compared else None
     waterfall, refused = None, None
     try:
-        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits)
+        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits, evened=less)
     except ScheduleError:
-        # Spans that run side by side in one lane, as gloo's sends and receives do, have no order that could be replayed.
-        refused = "operations that meet across ranks overlap in their lanes, so the recorded order cannot be replayed"
+        refused = "operations that meet across ranks wait for each other in a circle, so the recorded order cannot be replayed"
     # No schedule of the same work is shorter than the bound, so no lever can win more, whatever the replay of all ranks says.
     most = max(path.end_ns - path.start_ns - lower, 0)
+    without_transfer = max(path.end_ns - path.start_ns - limit.compute_ns, 0)
+    rested = most if less is None else _left(timeline, built, selection, less, path)
     waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
@@ -114,9 +124,10 @@ def explore(
         family_gains={number: _net_gain(gain) for number, gain in gains.items()},
         critical_path=told,
         prediction=prediction.account(tested, device, told.explained_share),
-        levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
+        levers=[_lever(lever, rested if lever.name == "stragglers" else most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
         if_independent=_lever(waterfall.if_independent, most) if waterfall else None,
+        if_nothing_sent=_lever(waterfall.if_nothing_sent, without_transfer) if waterfall else None,
         levers_unknown=refused,
         bound=BoundReport(
             lower_bound_ns=lower,
@@ -128,6 +139,12 @@ def explore(
             hidden_of_possible=bound.hidden_of_possible(hidden, transfer_ns, limit),
         ),
     )
+
+
+def _left(timeline: Timeline, built: graph.Graph, selection: Selection, less: Evened, path: critical_path.CriticalPath) -> int:
+    """What any schedule could win where stragglers do no more than the others: their work is part of the bound otherwise."""
+    work = timeline.ops.end_ns - timeline.ops.start_ns - less.work_ns
+    return max(path.end_ns - path.start_ns - bound.lower_bound(timeline, built, selection.stretches, work).length_ns, 0)
 
 
 def _sum(values: list[int | None]) -> int | None:
@@ -167,8 +184,8 @@ def _lever(lever: counterfactual.Lever, most: int) -> LeverRow:
 
 
 def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
-    """All levers together win at least what any one of them does."""
-    single = [_lever(lever, most) for lever in waterfall.levers]
+    """All levers that leave the work as it is together win at least what any one of them does."""
+    single = [_lever(lever, most) for lever in waterfall.levers if lever.name != "stragglers"]
     joint = _lever(waterfall.joint, most)
     if joint.at_least_ns is None or joint.at_most_ns is None:
         return joint

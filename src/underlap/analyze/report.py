@@ -110,7 +110,9 @@ def report(
     late = verdicts.late_rows(reasons)
     priced = reasons.priced
     deeper = (
-        depth.explore(timeline, found, selection, sets, numbered, reasons, priced, rank_rows) if priced and rank_rows else None
+        depth.explore(timeline, settled, times, found, selection, sets, numbered, reasons, priced, rank_rows)
+        if priced and rank_rows
+        else None
     )
     gains = {keys[number]: gain for number, gain in deeper.family_gains.items()} if deeper else {}
     family_rows = [verdicts.with_gain(row, gains.get((row.axis, row.collective))) for row in family_rows]
@@ -141,6 +143,7 @@ def report(
         levers=deeper.levers if deeper else [],
         joint_lever=deeper.joint if deeper else None,
         if_independent=deeper.if_independent if deeper else None,
+        if_nothing_sent=deeper.if_nothing_sent if deeper else None,
         levers_unknown=deeper.levers_unknown if deeper else None,
         bound=deeper.bound if deeper else None,
         step_prediction=deeper.prediction if deeper else None,

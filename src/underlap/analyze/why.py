@@ -51,6 +51,8 @@ class Why:
     family_causes: dict[int, dict[str, CauseSum]]
     """Each slice split equally among the families in it: adds up to the family's exposed share."""
     late: tuple[stragglers.Verdict, ...]
+    lateness: lateness.Late
+    """One row per instance in which a rank kept others waiting."""
     bubbles: tuple[Bubble, ...]
     compared: bool
     """Whether any call was matched over ranks."""
@@ -124,6 +126,7 @@ def explain(  # noqa: PLR0913 - everything that the account has found
         causes=total.result(),
         family_causes={number: sums.result() for number, sums in per_family.items()},
         late=stragglers.verdicts(late, met, times, steps, families, pipeline),
+        lateness=late,
         bubbles=bubbles(timeline, calls, times, steps, met),
         compared=compared,
         idle=idle_causes,

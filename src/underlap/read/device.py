@@ -236,6 +236,7 @@ def call_columns(context: Context, info: CallInfo) -> dict[str, int]:
         "dtype": context.names.optional(info.dtype),
         "payload_bytes": NONE if payload is None else payload,
         "peer": NONE if info.peer is None else info.peer,
+        "asynchronous": NONE if info.asynchronous is None else int(info.asynchronous),
     }
 
 
