@@ -182,8 +182,8 @@ def _communication(report: Report, summary: Summary, width: int, decimals: int) 
         return _lines(f"{total} hidden {percent(summary.hidden_share)} % of kernel time, waiting inside", width, lines=3)
     share = f"hidden {percent(summary.hidden_transfer_share)} % of transfer"
     # The clocks beside it: what is waiting to the clocks may be too little, call by call, to be a cause.
-    known = [row.clock_uncertainty_ns for row in report.ranks if row.clock_uncertainty_ns is not None]
-    clocks = f" (clocks uncertain by {milliseconds(max(known), max(decimals, 3))} ms)" if known else ""
+    uncertain = max((row.clock_uncertainty_ns or 0 for row in report.ranks), default=0)
+    clocks = f" (clocks uncertain by {milliseconds(uncertain, max(decimals, 3))} ms)" if uncertain else ""
     return _lines(f"{total} {time(summary.wait)} of it waiting for peers{clocks}; {share}", width, lines=3)
 
 
