@@ -150,6 +150,7 @@ SETTINGS: list[Known] = [
         max_num_seqs="",
         max_num_batched_tokens="",
         sp_min_token_num="",
+        num_speculative_tokens="",
     ),
     *_numbers(None, optimization_level="", compilation_mode="compilation_config.mode compilation_config.level cc.mode cc.level"),
     _word("vllm", "all2all_backend", _BACKENDS),
@@ -163,12 +164,14 @@ SETTINGS: list[Known] = [
         enable_dp_attention="",
         disable_overlap_schedule="",
     ),
+    _present("sglang", "speculative_algorithm", "speculative_algo"),
     _word("sglang", "moe_a2a_backend", "deepep mooncake mori nixl pplx ascend_fuseep flashinfer nccl_ep nccl uccl_ep"),
     _word("sglang", "disaggregation_mode", "prefill decode null"),
     *_numbers(
         "sglang",
         max_running_requests="",
         cuda_graph_max_bs="",
+        speculative_num_draft_tokens="",
         tokens_per_gpu="decode_tokens_per_gpu tokens_per_device tokens_per_rank",
     ),
     # XLA
