@@ -358,3 +358,25 @@ def test_guessed_tokens_count_for_the_threshold_of_two_batches(drafted: str, rul
     )
 
     assert findings(lint(tmp_path, {"serve.sh": text})) == rules
+
+
+def test_parts_of_a_program_that_differ_in_a_size_leave_it_unknown(tmp_path: Path) -> None:
+    text = (
+        "export CUDA_DEVICE_MAX_CONNECTIONS=1\npython3 -m verl.trainer.main_ppo actor.megatron.tensor_model_parallel_size=4 "
+        "actor.megatron.override_ddp_config.overlap_grad_reduce=True rollout.tensor_model_parallel_size=1\n"
+    )
+    report = lint(tmp_path, {"run.sh": text})
+
+    assert value(report, "tensor_model_parallel_size") is None
+    assert findings(report) == []
+
+
+ELSEWHERE = {
+    "overrides": "python megatron_gpt_pretraining.py model.ub_tp_comm_overlap=True model.tensor_model_parallel_size=4\n",
+    "a recipe": "python run_script.py --model_recipe_name llama3 --tp_comm_overlap true --tensor_model_parallel_size 4\n",
+}
+
+
+@pytest.mark.parametrize("form", ELSEWHERE)
+def test_defaults_do_not_count_where_a_configuration_stands_behind_the_command_line(form: str, tmp_path: Path) -> None:
+    assert findings(lint(tmp_path, {"run.sh": ELSEWHERE[form]})) == []

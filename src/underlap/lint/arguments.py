@@ -15,8 +15,11 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w-]*(?:\.[\w-]+)*)=(.*)", re.DOTALL)
 _SWITCH = re.compile(r"--?[A-Za-z]")
 _LONGEST = 64_000
 _BOOLEAN = TRUE | FALSE
-_OPAQUE = {"config", "config_file", "yaml_cfg", "job.config_file", "args_file", "extra_llm_api_options"}
-"""Switches that name a file in which more switches stand."""
+_OPAQUE = {
+    *("config", "config_file", "config_name", "config_path", "yaml_cfg", "job.config_file", "args_file", "extra_llm_api_options"),
+    *("model_name", "model_family_name", "model_recipe_name", "recipe"),
+}
+"""Switches that name a file or a recipe in which more switches stand."""
 
 
 def pairs(words: Sequence[Token]) -> tuple[list[Pair], bool]:
@@ -33,7 +36,10 @@ def pairs(words: Sequence[Token]) -> tuple[list[Pair], bool]:
                 whole = whole and not token.text.strip("/").endswith(UNKNOWN)
             continue
         if not _SWITCH.match(token.text):
-            found += _override(token)
+            overriding = list(_override(token))
+            # An override of a key has a configuration behind it, and its defaults.
+            whole = whole and not any(len(pair.path) > 1 for pair in overriding)
+            found += overriding
             continue
         name, equals, value = token.text.partition("=")
         path = tuple(part for part in name.lstrip("-").split(".") if part)

@@ -318,6 +318,7 @@ def _job(
     hints: dict[str, str] = {}
     others: set[int] = set()
     pinned: dict[str, str] = {}
+    parts: dict[tuple[str, int], set[tuple[tuple[str, ...], bool | int | float | str | None]]] = {}
     for pair in _with_flags(pairs):
         last = catalog.normal(pair.path[-1]) if pair.path else ""
         # `gpu: 8` counts devices; only a key that says so holds a compute capability.
@@ -338,6 +339,11 @@ def _job(
         place = Place(file=file, line=pair.line)
         spelled = spelling.rpartition(".")[2] if depth == 1 else spelling
         value = None if UNKNOWN in pair.text else value_of(known, pair.text)
+        said = parts.setdefault((known.name, depth), set())
+        said.add((pair.path[:-depth], value))
+        if len({parent for parent, _ in said}) > 1 and len({other for _, other in said}) > 1:
+            # Parts of one program (actor and rollout) say different things: which one is meant is not known.
+            value = None
         settings.append(Setting(name=known.name, spelled=spelled, value=value, place=place, certain=pair.certain, depth=depth))
         hint = catalog.hint_of(known, spelling)
         if hint is not None and value not in (None, "none"):
