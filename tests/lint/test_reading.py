@@ -373,6 +373,9 @@ def test_parts_of_a_program_that_differ_in_a_size_leave_it_unknown(tmp_path: Pat
 
 ELSEWHERE = {
     "overrides": "python megatron_gpt_pretraining.py model.ub_tp_comm_overlap=True model.tensor_model_parallel_size=4\n",
+    "a file of arguments": "torchrun pretrain_gpt.py --tp-comm-overlap --tensor-model-parallel-size 4 @args.txt\n",
+    "arguments of a checkpoint": "torchrun pretrain_gpt.py --tp-comm-overlap --use-checkpoint-args --load /ckpt\n",
+    "arguments by a pipe": "cat args.txt | xargs torchrun pretrain_gpt.py --tp-comm-overlap\n",
     "a recipe": "python run_script.py --model_recipe_name llama3 --tp_comm_overlap true --tensor_model_parallel_size 4\n",
 }
 
@@ -380,3 +383,14 @@ ELSEWHERE = {
 @pytest.mark.parametrize("form", ELSEWHERE)
 def test_defaults_do_not_count_where_a_configuration_stands_behind_the_command_line(form: str, tmp_path: Path) -> None:
     assert findings(lint(tmp_path, {"run.sh": ELSEWHERE[form]})) == []
+
+
+def test_a_value_that_a_template_fills_in_is_given_and_unknown(tmp_path: Path) -> None:
+    text = (
+        "args:\n- serve\n- --data-parallel-size={{ .Values.ranks }}\n- --enable-expert-parallel\n"
+        "- --all2all-backend=deepep_low_latency\n- --enable-dbo\n"
+    )
+    report = lint(tmp_path, {"pod.yaml": text})
+
+    assert findings(report) == []
+    assert value(report, "data_parallel_size") is None

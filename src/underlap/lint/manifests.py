@@ -11,7 +11,7 @@ from underlap.lint.documents import Pair
 _PARTS = ("entrypoint", "command", "args")
 """Keys whose values are one command line, in this order."""
 _KEYS = {*_PARTS, "cmd", "run", "script"}
-_SHELL = re.compile(r"(^|[\s/])(ba|z|da)?sh(\s+\S+)*\s+-\w*c$")
+_SHELLS = {"sh", "bash", "zsh", "dash"}
 
 
 def command_lines(pairs: Sequence[Pair]) -> Iterator[tuple[str, int]]:
@@ -21,9 +21,9 @@ def command_lines(pairs: Sequence[Pair]) -> Iterator[tuple[str, int]]:
         line, start = "", 1
         for pair in ordered:
             text = _line_of(pair)
-            if line and (is_script(pair) or _SHELL.search(line)):
+            if line and (is_script(pair) or _is_shell(line)):
                 # The words before a script are only the shell that reads it.
-                if not _SHELL.search(line):
+                if not _is_shell(line):
                     yield line, start
                 line, start = text, pair.line or 1
             else:
@@ -44,6 +44,12 @@ def _containers(found: Sequence[Pair]) -> Iterator[list[Pair]]:
             group = open_groups[pair.path[:-1]] = []
         group.append(pair)
     yield from open_groups.values()
+
+
+def _is_shell(line: str) -> bool:
+    """Whether it ends in a shell that waits for its script: `bash -c`, `sh -e -c`."""
+    *before, last = line.rsplit(maxsplit=4) or [""]
+    return re.fullmatch(r"-\w*c", last) is not None and any(word.rpartition("/")[2] in _SHELLS for word in before)
 
 
 def _line_of(pair: Pair) -> str:

@@ -215,11 +215,12 @@ def _programs(launch: shell.Launch) -> Iterator[tuple[str, str]]:
 def _document(name: str, kind: str, pairs: list[Pair], text: str) -> Reading:
     """One job of all values, and one more for each command line that the file holds (Kubernetes, Compose)."""
     own = _job(_named_variables(pairs), name, text, kind=kind)
+    given, facts = _variables_of(pairs), _Facts.of([], text)
     jobs = []
     for line, start in command_lines(pairs):
         read = shell.read(line, _TOLD, start)
         for launch in read.launches:
-            job = _launched(name, launch, _variables_of(pairs), _Facts.of([], text))
+            job = _launched(name, launch, given, facts)
             if job is not None:
                 jobs.append(job)
     return Reading(file=name, kind=kind, jobs=jobs or [own])

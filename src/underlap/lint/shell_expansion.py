@@ -134,7 +134,8 @@ _IN_DOCUMENT = re.compile(
     r"\\[$`\\]|\$\{[^{}\n]{1,200}\}|\$\(\([^()\n]{1,200}\)\)|\$\([^()\n]{0,500}\)|`[^`\n]{0,500}`"
     r"|\$[A-Za-z_]\w*|\$[0-9@*#?]"
 )
-_QUOTED_OR_UNKNOWN = re.compile(r'"(?:[^"\\]|\\.)*"|[\w.+-]*\x00[\w.+\x00-]*')
+_TEXT_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\w.+\x00-]+', re.DOTALL)
+"""Every match takes all that it looks at, so that the time is linear."""
 
 
 def filled(text: str, scope: Scope) -> str:
@@ -143,7 +144,9 @@ def filled(text: str, scope: Scope) -> str:
         return text
     room = [LONGEST_VALUE]
     known = _IN_DOCUMENT.sub(lambda found: _in_document(found[0], scope, room), text.replace(UNKNOWN, ""))
-    return _QUOTED_OR_UNKNOWN.sub(lambda found: found[0] if found[0].startswith('"') else f'"{UNKNOWN}"', known)
+    if UNKNOWN not in known:
+        return known
+    return _TEXT_OR_WORD.sub(lambda found: f'"{UNKNOWN}"' if UNKNOWN in found[0] and found[0][0] != '"' else found[0], known)
 
 
 def _in_document(text: str, scope: Scope, room: list[int]) -> str:
@@ -151,7 +154,7 @@ def _in_document(text: str, scope: Scope, room: list[int]) -> str:
         return text[1:]
     if text.startswith("$(("):
         return _arithmetic(text[3:-2], scope, nested=0)
-    if not text.startswith("$") or text.startswith("$("):
+    if not text.startswith("$") or text.startswith("$(") or room[0] < 0:
         return UNKNOWN
     token = joined(_variable(text[1:].strip("{}"), scope, nested=0), 0)
     room[0] -= len(token.text)
