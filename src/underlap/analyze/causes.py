@@ -128,12 +128,16 @@ class _Device:
         self._collectives = timeline.collectives
         self._host = host
         self._awaited = awaited
-        self._own = own = ops.take(rows)
+        own = ops.take(rows)
         self._rows = rows
         self._by_end = np.argsort(own.end_ns, kind="stable")
         info = next((info for info in timeline.ranks if len(rows) and info.rank == int(ops.rank[rows[0]])), None)
         resolution = info.resolution_ns if info else 1
         self._on_cpu = info is not None and info.on_cpu
+        if self._on_cpu:
+            # The call of a collective is its launch.
+            own = own.replace(launch_ns=np.append(timeline.collectives.issue_ns, UNKNOWN_NS)[own.collective])
+        self._own = own
         self._usual = latencies.of_rank(own, resolution)
         self._launch = latencies.usual_launch(self._usual)
         self._some_launch = bool((own.launch_ns != UNKNOWN_NS).any())
@@ -292,6 +296,17 @@ class _Device:
         """As long as calls run that compute ran beside, it ran out; what only calls fill that met none is needed at once."""
         hidden = [row for row in running if row in self._hidden_calls]
         bare = [row for row in running if row not in self._hidden_calls]
+        last = max(running, key=lambda row: self._ops.end_ns[row])
+        queued = min(self._queued.get(last, 0), end - start)
+        if queued > 0:
+            # What ends last, and was waited for, had stood in a queue while the others ran: so much earlier it could have ended.
+            self._queued[last] -= queued
+            inherited = "too_little_compute" if last in self._hidden_calls else "dependent"
+            rest = self._ran_out_or_needed(start, end - queued, running, following) if end - queued > start else []
+            return [
+                *rest,
+                self.slice(end - queued, end, "queued_behind", evidence=last, grade="order", inherited=inherited),
+            ]
         until = min(max((int(self._ops.end_ns[row]) for row in hidden), default=start), end)
         slices = []
         if until > start:

@@ -66,7 +66,7 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         decimals = decimals_for(report.summary.span.mean_ns)
         sections[0] += _steps(report, width, decimals)
         sections[0] += _parts(report, report.summary, width, decimals)
-        sections[0] += _communication(report.summary, width, decimals)
+        sections[0] += _communication(report, report.summary, width, decimals)
         sections[0] += _causes(report, width)
         sections[0] += _idle(report, report.summary, width)
         sections[0] += _configuration(report, width)
@@ -168,7 +168,7 @@ def _parts(report: Report, summary: Summary, width: int, decimals: int) -> list[
     return lines
 
 
-def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
+def _communication(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
     def time(part: PartSummary) -> str:
         return milliseconds(part.mean_ns, decimals)
 
@@ -181,7 +181,10 @@ def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
     if summary.wait is None:
         return _lines(f"{total} hidden {percent(summary.hidden_share)} % of kernel time, waiting inside", width, lines=3)
     share = f"hidden {percent(summary.hidden_transfer_share)} % of transfer"
-    return _lines(f"{total} {time(summary.wait)} of it waiting for peers; {share}", width, lines=3)
+    # The clocks beside it: what is waiting to the clocks may be too little, call by call, to be a cause.
+    uncertain = max((row.clock_uncertainty_ns or 0 for row in report.ranks), default=0)
+    clocks = f" (clocks uncertain by {milliseconds(uncertain, max(decimals, 3))} ms)" if uncertain else ""
+    return _lines(f"{total} {time(summary.wait)} of it waiting for peers{clocks}; {share}", width, lines=3)
 
 
 def _causes(report: Report, width: int) -> list[Text]:
