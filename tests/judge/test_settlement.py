@@ -350,3 +350,18 @@ def test_the_notes_that_count_are_notes_that_are_written():
     sources = "".join(path.read_text() for path in (Path(__file__).parents[2] / "src" / "underlap").rglob("*.py"))
 
     assert [code for code in (*settlement._SAID, *settlement._BLIND) if f'code="{code}"' not in sources] == []
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "why"),
+    [
+        (True, "the claim is about H100, the Report about compute on the host"),
+        (False, "the claim is about H100, and the Report does not name its device"),
+    ],
+)
+def test_a_claim_about_a_device_that_the_report_does_not_show_is_not_held(on_cpu, why):
+    ours = report(Part(hidden=9, exposed=1, wait=0), device=None)
+    sources = [replace(row, on_cpu=on_cpu) for row in ours.provenance.sources]
+    check = only_check(HIDDEN + "hardware: {gpu: H100}\n", replace(ours, provenance=replace(ours.provenance, sources=sources)))
+
+    assert (check.outcome, check.why.partition(";")[0]) == (NOT_DECIDABLE, why)

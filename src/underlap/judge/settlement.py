@@ -269,6 +269,11 @@ def _mismatch(claim: Claim, report: Report) -> list[str]:
     if isinstance(claim.hardware.count, int) and world is not None and world != claim.hardware.count:
         found.append(f"the claim is about {claim.hardware.count} devices, the Report about {world}")
     wanted = _models_in(claim.hardware.gpu or "")
+    if wanted and report.provenance.kind == "measured":
+        if any(source.on_cpu for source in report.provenance.sources):
+            found.append(f"the claim is about {claim.hardware.gpu}, the Report about compute on the host")
+        elif not all(source.device_model for source in report.provenance.sources):
+            found.append(f"the claim is about {claim.hardware.gpu}, and the Report does not name its device")
     for model in sorted({source.device_model for source in report.provenance.sources if source.device_model}):
         have = _models_in(model)
         if wanted and have and not wanted & have:
