@@ -314,6 +314,14 @@ def test_simulated_truncated_and_incomplete_reports_are_said():
     ]
 
 
+def test_a_report_of_some_ranks_or_of_no_run_refutes_but_never_holds():
+    for partial in ({"world": 8}, {"kind": "simulated"}):
+        good, bad = (report(Part(hidden=hidden, exposed=10 - hidden, wait=0), **partial) for hidden in (9, 1))
+
+        assert only_check(HIDDEN, good).outcome == NOT_DECIDABLE
+        assert only_check(HIDDEN, bad).outcome == REFUTED
+
+
 def test_kernels_unseen_inside_device_graphs_decide_nothing():
     seen = report(Part(hidden=9, exposed=1, wait=0), notes=[("opaque_graphs", "3 graphs are one row each")])
 
