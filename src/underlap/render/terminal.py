@@ -17,7 +17,7 @@ from rich.text import Text
 from underlap.render.families import family_lines
 from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, shorten, wrap
 from underlap.report import PartSummary, Report, Summary
-from underlap.wording import ranges
+from underlap.wording import counted, ranges
 
 LINES = 24
 WIDTH = 100
@@ -222,15 +222,19 @@ def _configuration(report: Report, width: int) -> list[Text]:
 
 
 def _findings(report: Report, width: int, *, room: int) -> list[Text]:
-    """What to try, as many as fit; each in two lines at most."""
+    """What to try, as many as fit, each in two lines at most; and how many more there are."""
     shown: list[Text] = []
+    left = len(report.findings)
     for finding in report.findings[:FINDINGS]:
         who = " ".join(clean(part) for part in (finding.axis, finding.collective) if part) or "communication"
         share = f"{percent(finding.share_of_window)} % of the window"
         lines = _lines(f"* {who}, {clean(finding.cause)}, {share}: {clean(finding.would_change or '')}", width)
-        if len(shown) + len(lines) > room:
+        if len(shown) + len(lines) + (left > 1) > room:
             break
         shown += lines
+        left -= 1
+    if left and room > len(shown):
+        shown.append(Text(f"+ {counted(left, 'more finding')} in --json", style="dim"))
     rests = report.step_prediction.rests_on if report.step_prediction else None
     lines = _lines(f"promises rest on {clean(rests)}", width, style="dim") if rests and shown else []
     return shown + (lines if len(shown) + len(lines) <= room else [])
