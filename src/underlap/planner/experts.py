@@ -89,7 +89,8 @@ def _route_backward(draft: Draft, shapes: Shapes) -> None:
     )
     sizes = (rows, experts.count, shapes.hidden)
     # Its gradient joins the one that came back from the experts.
-    linear.backward(draft, shapes, "router.logits", sizes, "mlp.normed", "grad.router.scores grad.mlp.normed", "grad.mlp.normed")
+    linear.input_gradient(draft, shapes, "router.logits", sizes, "grad.router.scores grad.mlp.normed", "grad.mlp.normed")
+    linear.weight_gradient(draft, shapes, "router.logits", sizes, "mlp.normed", "grad.router.scores")
     _whole_rows(draft, shapes, "router.gather", "grad.mlp.normed")
 
 
