@@ -16,7 +16,7 @@ from underlap.planner.pipeline import SPLIT_BACKWARD, Task
 from underlap.planner.shapes import Shapes
 from underlap.planner.splitting import split_off
 from underlap.planner.weights import GATHERED, Matrix
-from underlap.workload import Decode, Train, Workload
+from underlap.workload import Decode, Train, Workload, check_workload
 
 
 def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Plan:
@@ -25,6 +25,7 @@ def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Pl
     Raises OptionError where layout, model and workload do not fit.
     """
     layout.check_model(model)
+    check_workload(workload, layout, model)
     _check_split_backward(layout)
     shapes = Shapes(model, layout, workload)
     draft = Draft(groups(layout, domain), shapes.activation)

@@ -40,12 +40,10 @@ def forward(draft: Draft, shapes: Shapes) -> None:
     addends = ["experts.merged"]
     if experts_of(shapes).shared:
         addends.append(_shared(draft, shapes))
-    draft.buffer("hidden", shapes.rows, shapes.hidden)
     size = shapes.rows * shapes.hidden
     count = len(addends)
-    draft.compute(
-        "mlp.residual", shapes.stream((count + 1) * size, size, count * size), f"middle {' '.join(addends)}", "hidden+1"
-    )
+    work = shapes.stream((count + 1) * size, size, count * size)
+    draft.compute("mlp.residual", work, f"middle {' '.join(addends)}", linear.stream_onward(draft, shapes))
 
 
 def backward(draft: Draft, shapes: Shapes) -> None:

@@ -121,5 +121,11 @@ def residual(draft: Draft, shapes: Shapes, role: str, stream: str, addend: str, 
     draft.compute(role, shapes.stream(2 * size, size, size), f"{stream} {addend}", result)
 
 
+def stream_onward(draft: Draft, shapes: Shapes) -> str:
+    """The name of what a layer gives. Recomputed, it is made again beside what was sent on or kept, and not used."""
+    draft.buffer("hidden", shapes.rows, shapes.hidden)
+    return draft.buffer("hidden.again", shapes.rows, shapes.hidden) if draft.phase == "recompute" else "hidden+1"
+
+
 def _payload(shapes: Shapes) -> float:
     return shapes.tokens * shapes.hidden * ELEMENT_BYTES[shapes.activation]

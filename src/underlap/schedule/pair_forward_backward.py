@@ -139,13 +139,16 @@ class _Pairing:
         first = [step for step in forward.steps if _kind(step) == "embedding"] + [s for s in backward.steps if _kind(s) == "head"]
         last = [step for step in forward.steps if _kind(step) == "head"] + [s for s in backward.steps if _kind(s) == "embedding"]
         layers = [[step for step in task.steps if _kind(step) in _LAYERS] for task in (forward, backward)]
-        both = [
-            alone or beside
-            if alone is None or beside is None
-            else Step(self._block(alone.block, beside.block), alone.place, beside.place)
-            for alone, beside in itertools.zip_longest(*layers)
-        ]
-        return [*first, *(step for step in both if step is not None), *last]
+        both = [step for pair in itertools.zip_longest(*layers) for step in self._layers(*pair)]
+        return [*first, *both, *last]
+
+    def _layers(self, forward: Step | None, backward: Step | None) -> list[Step]:
+        """A layer of each in one step; in two where both would gather the same weights, or one is missing."""
+        if forward is None or backward is None:
+            return [step for step in (forward, backward) if step is not None]
+        if forward.place.layer == backward.place.layer and self.before.pools:
+            return [forward, backward]
+        return [Step(self._block(forward.block, backward.block), forward.place, backward.place)]
 
     # ---- blocks
 

@@ -202,4 +202,7 @@ def _backward(block: str) -> bool:
 
 def _sequences(blocks: dict[str, Block]) -> int:
     """Sequences of a micro-batch, as attention has them."""
-    return next(o.work.batch for block in blocks.values() for o in block.operations if isinstance(o.work, Attention))
+    found = [o.work.batch for block in blocks.values() for o in block.operations if isinstance(o.work, Attention)]
+    if not found:
+        raise Refused("attention in several kernels (attention=unfused) cannot be split: use attention=fused")
+    return found[0]
