@@ -89,10 +89,17 @@ def workloads(draw: st.DrawFn, layout: Layout) -> Workload:
         count = 4
     kind = draw(st.sampled_from(("train", "train", "train", "prefill", "decode")))
     if kind == "train":
-        return Train(gbs=replicas * mbs * count, mbs=mbs, seq=64, recompute=draw(st.sampled_from(("none", "selective", "full"))))
+        return Train(
+            gbs=replicas * mbs * count,
+            mbs=mbs,
+            seq=64,
+            recompute=draw(st.sampled_from(("none", "selective", "full"))),
+            attention="fused" if layout.cp > 1 else draw(st.sampled_from(("fused", "fused", "unfused"))),
+        )
     if kind == "prefill":
         return Prefill(batch=replicas * mbs * count, mbs=mbs, seq=64)
-    return Decode(batch=replicas * mbs * count, mbs=mbs, context=63)
+    mbs = 2 if layout.sp else mbs  # one token each, which tp divides
+    return Decode(batch=replicas * mbs * count, mbs=mbs, context=64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,8 +113,8 @@ def _draft_training(draft: Draft, shapes: Shapes, kinds: Sequence[str], outside:
             weights.reduce(draft, shapes, matrices)
         draft.close(f"{name}.backward")
         if shapes.layout.schedule in SPLIT_BACKWARD:
-            for part in split_off(draft.blocks[f"{name}.backward"]):
-                draft.blocks[part.name] = part
+            for block in split_off(draft.blocks[f"{name}.backward"]):
+                draft.blocks[block.name] = block
 
     backward("head", outside["head"], ends.head_backward)
     for kind in kinds:
@@ -144,8 +144,15 @@ def _recomputed(workload: Train, kind: str) -> tuple[Callable[[Draft, Shapes], N
     if workload.recompute == "full":
         return tuple(again(part) for part in _halves(kind))
     if workload.recompute == "selective":
-        return (again(context.core),)
+        return (again(_core_again),)
     return ()
+
+
+def _core_again(draft: Draft, shapes: Shapes) -> None:
+    """Its result was kept for the projection behind it (Korthikanti et al. 2022, section 5), so the new one is dropped."""
+    draft.instead = {"context": draft.buffer("context.again", shapes.tokens, shapes.context_width)}
+    context.core(draft, shapes)
+    draft.instead = {}
 
 
 # ---- between stages
@@ -155,7 +162,11 @@ RETURN = ".return"
 
 
 def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
-    """Blocks that send a task's result or receive its input, and that wait for either."""
+    """Blocks that send a task's result or receive its input, and that wait for either.
+
+    Every tp rank sends what it holds: with sequence parallelism its part, else the whole stream (Megatron can send parts there
+    too and gather them behind the border, arXiv 2104.04473, section 4.1; not planned).
+    """
     if shapes.layout.pp == 1:
         return
     forward = draft.phase

@@ -52,6 +52,11 @@ class _Splitting:
     def __init__(self, plan: Plan, count: int, blocks: dict[str, Block]) -> None:
         self.before, self.count = plan, count
         self.by_sequence = _sequences(blocks) % count == 0
+        if not self.by_sequence and any(o.group == "cp" for block in blocks.values() for o in block.operations):
+            raise Refused(
+                "positions of a sequence lie on several ranks (cp), so that parts of it do not follow each other: "
+                f"use a micro-batch of {count} sequences"
+            )
         self.buffers: dict[str, Buffer] = {}
         woven = {name: self._interleave(block) for name, block in blocks.items()}
         # A layer that does not communicate stays whole: its parts would have nothing to hide.
