@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
 
 import click
@@ -13,16 +13,15 @@ from underlap.cli import main
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readme_shows_what_its_commands_print() -> None:
-    spec = importlib.util.spec_from_file_location("run_docs", ROOT / "tools/run_docs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    run_docs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(run_docs)
-    readme = (ROOT / "README.md").read_text()
+RUN_DOCS = runpy.run_path(str(ROOT / "tools" / "run_docs.py"))
+
+
+@pytest.mark.parametrize("document", RUN_DOCS["DOCUMENTS"])
+def test_a_document_shows_what_its_commands_print(document: str) -> None:
+    shown = (ROOT / document).read_text(encoding="utf-8")
 
     # Regenerate with: python tools/run_docs.py --write
-    assert run_docs.refreshed(readme) == readme
+    assert RUN_DOCS["refreshed"](shown) == shown
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))

@@ -1,4 +1,4 @@
-"""Run the commands that README.md shows, and compare or replace the output that it shows for them.
+"""Run the commands that README.md and docs/tutorial.md show, and compare or replace the output that they show for them.
 
     python tools/run_docs.py            says what differs, exit code 1 if anything does
     python tools/run_docs.py --write    replaces it
@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "docs/tutorial.md")
 _FENCES = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -47,16 +48,19 @@ def _run(command: list[str]) -> str:
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    before = readme.read_text()
-    after = refreshed(before)
-    if "--write" in sys.argv[1:]:
-        readme.write_text(after)
-        return 0
-    if before != after:
-        print("README.md shows other output than its commands print; run: python tools/run_docs.py --write")
-        return 1
-    return 0
+    """Check or replace both documents."""
+    wrong = []
+    for name in DOCUMENTS:
+        document = ROOT / name
+        before = document.read_text(encoding="utf-8")
+        after = refreshed(before)
+        if "--write" in sys.argv[1:]:
+            document.write_text(after, encoding="utf-8")
+        elif before != after:
+            wrong.append(name)
+    if wrong:
+        print(f"{' and '.join(wrong)}: other output than the commands print; run: python tools/run_docs.py --write")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
