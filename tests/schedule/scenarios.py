@@ -87,7 +87,8 @@ def workloads(draw: st.DrawFn, layout: Layout) -> Workload:
     mbs, count = draw(st.sampled_from((1, 2))), draw(st.sampled_from((2, 4)))
     if layout.schedule == "dualpipev":
         count = 4
-    kind = draw(st.sampled_from(("train", "train", "train", "prefill", "decode")))
+    # A cache divided over ranks is not modeled.
+    kind = draw(st.sampled_from(("train", "train", "train", "prefill", "decode" if layout.cp == 1 else "prefill")))
     if kind == "train":
         return Train(
             gbs=replicas * mbs * count,
