@@ -216,9 +216,9 @@ def section() -> list[str]:
         f"Pairs in the wrong order: {_said(in_order(table_5))} in table 5; {_said(in_order(table_1))} in table 1",
         "(by the middle of the ranges).",
         "",
-        "Others, as throughput (positive: the simulator is quicker). Swept, where the source leaves them open: Llama 3 with 1, 2",
-        "and 4 chunks per rank; Mixtral without overlap, with messages and with gradients beside compute; DeepSeek-V3 without and",
-        "with selective recomputation, in 8-bit products throughout, on DualPipeV in place of DualPipe.",
+        "Others, as throughput (positive: the simulator is quicker). Swept, where the source leaves them open: Llama 3 with 1,",
+        "2 and 4 chunks per rank; Mixtral without overlap, with messages and with gradients beside compute; DeepSeek-V3 without",
+        "and with selective recomputation, in 8-bit products throughout, on DualPipeV in place of DualPipe.",
         "",
         *table(others(), ""),
     ]
