@@ -264,7 +264,7 @@ def section() -> list[str]:
         "",
         f"Compute beside the gathers of FSDP with a layer of prefetch takes {mean:.1f} % longer in the mean and {most:.1f} %",
         "at most (arXiv 2507.03114: 18.9 % in the mean, 40 % at most, over A100, H100, MI210 and MI250 and models that the",
-        "abstract does not name). Whole steps, of which a part is overlapped:",
+        "abstract does not name). Whole steps, of which a part is overlapped; the mean depends on the choice of cases:",
         "",
         "| Case | compute longer by % |",
         "|---|---|",
