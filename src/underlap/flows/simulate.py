@@ -27,7 +27,7 @@ from underlap.schedule import Refusal, apply, check_kept
 from underlap.simulate import Machine, Simulated
 from underlap.simulate import simulate as simulated_plan
 from underlap.simulate.recording import timeline
-from underlap.workload import Decode, Train, Workload, workload_text
+from underlap.workload import Decode, Train, Workload, check_workload, workload_text
 
 _CHECKED_STEPS = 5000
 """Programs up to this length have their flow of data compared before and after; the tests compare it for all passes."""
@@ -68,11 +68,13 @@ def scenario(
     found_layout.check_gpus(gpus if gpus is not None else found_layout.world)
     found_layout.check_model(found_model)
     found_policy.check_layout(found_layout)
+    found_workload = inputs.workload(workload) if isinstance(workload, str) else workload
+    check_workload(found_workload, found_layout, found_model)
     return Scenario(
         model=found_model,
         cluster=found_cluster.with_gpus(found_layout.world),
         layout=found_layout,
-        workload=inputs.workload(workload) if isinstance(workload, str) else workload,
+        workload=found_workload,
         policy=found_policy,
         contention=contention,
     )
@@ -138,7 +140,7 @@ def compare(asked: Scenario, policies: Sequence[Policy], *, deep: bool | None = 
     return msgspec.structs.replace(reports[-1], prediction=rows[-1], predictions=rows)
 
 
-_SAME = 0.005
+SAME = 0.005
 """Ratios this close to 1 are no difference: less than any cost here is known to."""
 
 
@@ -148,9 +150,9 @@ def _word(first: Prediction, one: Prediction) -> str:
     ratio = one.step_ns / first.step_ns
     if abs(now - sent) > 1e-6 * sent:
         return "removed" if now < sent else "more bytes"
-    if ratio > 1 + _SAME:
+    if ratio > 1 + SAME:
         return "a loss"
-    if ratio >= 1 - _SAME:
+    if ratio >= 1 - SAME:
         return "shifted" if one.hidden_ns > first.hidden_ns else "no difference"
     return "hidden" if one.hidden_ns > first.hidden_ns else "shortened"
 
@@ -161,7 +163,12 @@ def run(asked: Scenario, policy: Policy) -> tuple[Simulated, tuple[Refusal, ...]
     applied = apply(made, policy)
     if applied.plan is not made:
         check_kept(made, applied.plan, flow=sum(len(role.program) for role in made.roles) <= _CHECKED_STEPS)
-    machine = Machine(
+    return simulated_plan(applied.plan, machine(asked)), applied.refused
+
+
+def machine(asked: Scenario) -> Machine:
+    """What the scenario runs on."""
+    return Machine(
         topology=asked.cluster.topology,
         settings=asked.settings,
         measured=asked.measured,
@@ -169,14 +176,13 @@ def run(asked: Scenario, policy: Policy) -> tuple[Simulated, tuple[Refusal, ...]
         # A decode step is replayed as one device graph, as serving engines do; else its kernels are shorter than their launches.
         launches=not isinstance(asked.workload, Decode),
     )
-    return simulated_plan(applied.plan, machine), applied.refused
 
 
 def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal], found: Report) -> Prediction:
     """What the run means: step time and what it lies between, throughput, memory, bytes."""
     assert found.summary is not None
     memory = [_memory(done.plan, done.expansions[role.name], asked.cluster) for role in done.plan.roles]
-    tokens = _tokens(asked)
+    tokens = tokens_of(asked)
     seconds = done.step_ns / 1e9
     return Prediction(
         model=asked.model.name,
@@ -246,7 +252,7 @@ def _axis_bytes(plan: Plan, entry: Entry) -> AxisBytes:
     )
 
 
-def _tokens(asked: Scenario) -> int:
+def tokens_of(asked: Scenario) -> int:
     """Tokens that one step gets through, over all ranks."""
     workload = asked.workload
     if isinstance(workload, Train):

@@ -1,0 +1,113 @@
+"""One point of a sweep: step time, what is exposed and the memory of a scenario, by folding, without a Timeline or a Report."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from underlap.expansion import expand
+from underlap.flows.simulate import Scenario, machine
+from underlap.hazards import memory_peak
+from underlap.layout import Layout
+from underlap.plan import Plan
+from underlap.planner import plan as planned
+from underlap.policy import Policy
+from underlap.schedule import Refusal, apply
+from underlap.simulate import Folded, Known, fold
+from underlap.workload import Train, Workload, check_workload, micro_batch_size, micro_batches
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a scenario. Times are means over ranks."""
+
+    plan: Plan
+    step_ns: int
+    compute_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    groups: dict[str, tuple[int, int]]
+    """group -> (its communication, what of that is exposed), in ns."""
+    memory_bytes: int
+    """Of the fullest rank."""
+    fits: bool
+    refused: tuple[Refusal, ...]
+
+
+class Quick:
+    """Scenarios one after the other, with what they have in common computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Known] = {}
+        self._memory: dict[bytes, int] = {}
+
+    def outcome(self, asked: Scenario, policy: Policy) -> Outcome:
+        """Raises OptionError where the scenario cannot be: something does not divide, or does not fit the machine."""
+        made, refused = self.plan(asked, policy)
+        memory = self.memory(asked, policy)
+        folded = fold(made, self._of_machine(asked))
+        return Outcome(
+            plan=made,
+            step_ns=folded.step_ns,
+            **_means(made, folded),  # type: ignore[arg-type]  # times by name
+            groups=_groups(made, folded),
+            memory_bytes=memory,
+            fits=memory <= asked.cluster.topology.processor.memory_bytes,
+            refused=refused,
+        )
+
+    def plan(self, asked: Scenario, policy: Policy) -> tuple[Plan, tuple[Refusal, ...]]:
+        """The scenario's plan after the policy's passes, and those refused."""
+        check_workload(asked.workload, asked.layout, asked.model)
+        made = planned(asked.model, asked.layout, asked.workload, domain=asked.cluster.topology.domain)
+        applied = apply(made, policy)
+        return applied.plan, applied.refused
+
+    def memory(self, asked: Scenario, policy: Policy) -> int:
+        """The peak of the fullest rank. More micro-batches than are ever in flight do not change it, so no more are planned."""
+        check_workload(asked.workload, asked.layout, asked.model)
+        few = dataclasses.replace(asked, workload=_few_micro_batches(asked.workload, asked.layout))
+        key = msgspec.json.encode([few.model.name, few.layout, few.workload, policy])
+        if key not in self._memory:
+            made, _ = self.plan(few, policy)
+            self._memory[key] = max(memory_peak(made, expand(made, role)) for role in made.roles)
+        return self._memory[key]
+
+    def _of_machine(self, asked: Scenario) -> Known:
+        runs_on = machine(asked)
+        key = msgspec.json.encode([runs_on.topology, runs_on.settings, runs_on.contention, runs_on.launches])
+        if runs_on.measured is not None:
+            return Known(runs_on)
+        return self._known.setdefault(key, Known(runs_on))
+
+
+def _few_micro_batches(workload: Workload, layout: Layout) -> Workload:
+    """The workload with as many micro-batches as a pipeline holds at a time, if that is fewer. All stages of gpipe hold all."""
+    count = micro_batches(workload, layout)
+    if layout.schedule == "gpipe" and isinstance(workload, Train):
+        return workload
+    # Interleaved: 2 (pp - 1) + (chunks - 1) pp forwards ahead, in rounds of pp (arXiv 2104.04473); +1 for the one under way.
+    most = layout.pp * (layout.chunks + 2)
+    if count <= most:
+        return workload
+    total = most * layout.data_parallel * micro_batch_size(workload, layout)
+    return msgspec.structs.replace(workload, **{"gbs" if isinstance(workload, Train) else "batch": total})
+
+
+def _means(plan: Plan, folded: Folded) -> dict[str, int]:
+    found = {"compute_ns": 0.0, "hidden_ns": 0.0, "exposed_ns": 0.0}
+    for role in plan.roles:
+        for name in found:
+            found[name] += getattr(folded.spans[role.name], name) * role.multiplicity / plan.world
+    return {name: round(value) for name, value in found.items()}
+
+
+def _groups(plan: Plan, folded: Folded) -> dict[str, tuple[int, int]]:
+    found: dict[str, list[float]] = {}
+    for role in plan.roles:
+        for name, total, exposed in folded.spans[role.name].groups:
+            entry = found.setdefault(name, [0.0, 0.0])
+            entry[0] += total * role.multiplicity / plan.world
+            entry[1] += exposed * role.multiplicity / plan.world
+    return {name: (round(total), round(exposed)) for name, (total, exposed) in found.items()}
