@@ -35,12 +35,18 @@ class Outcome:
     refused: tuple[Refusal, ...]
 
 
+_PLANS = 4
+"""Kept at a time: a large one takes tens of megabytes."""
+
+
 class Quick:
     """Scenarios one after the other, with what they have in common computed once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
         self._memory: dict[bytes, int] = {}
+        self._last: dict[bytes, Plan] = {}
+        """The plans planned last: the policies of one point start from the same one."""
 
     def outcome(self, asked: Scenario, policy: Policy) -> Outcome:
         """Raises OptionError where the scenario cannot be: something does not divide, or does not fit the machine."""
@@ -60,9 +66,17 @@ class Quick:
     def plan(self, asked: Scenario, policy: Policy) -> tuple[Plan, tuple[Refusal, ...]]:
         """The scenario's plan after the policy's passes, and those refused."""
         check_workload(asked.workload, asked.layout, asked.model)
-        made = planned(asked.model, asked.layout, asked.workload, domain=asked.cluster.topology.domain)
-        applied = apply(made, policy)
+        applied = apply(self._planned(asked), policy)
         return applied.plan, applied.refused
+
+    def _planned(self, asked: Scenario) -> Plan:
+        domain = asked.cluster.topology.domain
+        key = msgspec.json.encode([asked.model, asked.layout, asked.workload, domain])
+        if key not in self._last:
+            while len(self._last) >= _PLANS:
+                del self._last[next(iter(self._last))]
+            self._last[key] = planned(asked.model, asked.layout, asked.workload, domain=domain)
+        return self._last[key]
 
     def memory(self, asked: Scenario, policy: Policy) -> int:
         """The peak of the fullest rank. More micro-batches than are ever in flight do not change it, so no more are planned."""
