@@ -99,28 +99,6 @@ class Sweep(Answer, frozen=True, kw_only=True):
 # ---- ladder
 
 
-class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """One step from one device to the whole layout."""
-
-    adds: str
-    """one device; tp=8; ...; overlap."""
-    layout: str
-    policy: str
-    gpus: int
-    problem: str | None = None
-    """Why there are no times: it cannot be laid out."""
-    fits: bool | None = None
-    """Whether the fullest rank fits its memory. Times are given all the same: of a machine with more."""
-    memory_bytes: int | None = None
-    step_ns: int | None = None
-    tokens_per_s: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    lifts: list[Literal["capacity", "latency", "traffic"]] = []
-    """capacity: fits for the first time; latency: the same batch takes less time; traffic: more tokens per second and device
-    than an earlier rung, or as many on more devices."""
-    costs: list[RungCost] = []
-
-
 class RungCost(msgspec.Struct, frozen=True, kw_only=True):
     """A collective that was not there one rung before."""
 
@@ -136,6 +114,32 @@ class RungCost(msgspec.Struct, frozen=True, kw_only=True):
     communication_ns: int | None
     """Of its group, mean over ranks: all collectives of one group together."""
     exposed_ns: int | None
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """One step from one device to the whole layout."""
+
+    adds: str
+    """one device; tp=8; ...; overlap."""
+    layout: str
+    policy: str
+    gpus: int
+    problem: str | None = None
+    """Why there are no times: it cannot be laid out."""
+    fits: bool | None = None
+    """Whether the fullest rank fits its memory. Times are given all the same: of a machine with more."""
+    memory_bytes: int | None = None
+    step_ns: int | None = None
+    single_ns: int | None = None
+    """The step with one micro-batch per replica (interleaved: the fewest it can be): what one request has to wait."""
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    exposed_ns: int | None = None
+    """Communication of all groups, mean over ranks."""
+    lifts: list[Literal["capacity", "latency", "traffic"]] = []
+    """Against the last rung that could be laid out. capacity: it did not fit, and memory per rank falls; latency: single_ns
+    falls; traffic: tokens_per_s rises."""
+    costs: list[RungCost] = []
 
 
 class Ladder(Answer, frozen=True, kw_only=True):

@@ -13,7 +13,10 @@ import click
 
 from underlap._version import __version__
 from underlap.cli.analyze import analyze
+from underlap.cli.ladder import ladder
+from underlap.cli.levers import levers
 from underlap.cli.simulate import simulate
+from underlap.cli.sweep import sweep
 from underlap.errors import UnderlapError
 
 
@@ -46,8 +49,11 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="underlap", message="%(prog)s %(version)s")
 def main() -> None:
-    """Tell which communication is really hidden behind compute, from the traces of a profiler."""
+    """Tell which communication is really hidden behind compute: from the traces of a profiler, or before the run."""
 
 
 main.add_command(analyze)
+main.add_command(ladder)
+main.add_command(levers)
 main.add_command(simulate)
+main.add_command(sweep)

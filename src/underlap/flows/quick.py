@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 import msgspec
 
+from underlap.cost.work import Transfer
 from underlap.expansion import expand
 from underlap.flows.simulate import Scenario, machine
 from underlap.hazards import memory_peak
 from underlap.layout import Layout
-from underlap.plan import Plan
+from underlap.ledger import Entry, sent_bytes
+from underlap.plan import OpKind, Plan
 from underlap.planner import plan as planned
 from underlap.policy import Policy
 from underlap.schedule import Refusal, apply
@@ -33,6 +36,18 @@ class Outcome:
     """Of the fullest rank."""
     fits: bool
     refused: tuple[Refusal, ...]
+    entries: tuple[Entry, ...]
+    """What is sent, per group and collective. Passes change none of it (their tests), so it is counted before them."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """By all ranks."""
+        return round(sum(entry.sent_bytes for entry in self.entries))
+
+    @property
+    def communication_ns(self) -> int:
+        """Of all groups, each for itself: what overlaps counts twice."""
+        return sum(total for total, _ in self.groups.values())
 
 
 _PLANS = 4
@@ -61,6 +76,7 @@ class Quick:
             memory_bytes=memory,
             fits=memory <= asked.cluster.topology.processor.memory_bytes,
             refused=refused,
+            entries=_entries(self._planned(asked)),
         )
 
     def plan(self, asked: Scenario, policy: Policy) -> tuple[Plan, tuple[Refusal, ...]]:
@@ -125,3 +141,24 @@ def _groups(plan: Plan, folded: Folded) -> dict[str, tuple[int, int]]:
             entry[0] += total * role.multiplicity / plan.world
             entry[1] += exposed * role.multiplicity / plan.world
     return {name: (round(total), round(exposed)) for name, (total, exposed) in found.items()}
+
+
+def _entries(plan: Plan) -> tuple[Entry, ...]:
+    """The ledger of a plan without moved operations, from how often each block is used: no operation is expanded."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for role in plan.roles:
+        for name, count in collections.Counter(step.block for step in role.program).items():
+            for operation in plan.blocks[name].operations:
+                work = operation.work
+                receives = bool(operation.writes) and not operation.reads
+                if operation.kind != OpKind.ISSUE or not isinstance(work, Transfer) or (work.collective == "send" and receives):
+                    continue
+                assert operation.group is not None
+                entry = found.setdefault((operation.group, work.collective), [0, 0.0, 0.0])
+                entry[0] += count
+                entry[1] += count * role.multiplicity * work.payload_bytes
+                entry[2] += count * role.multiplicity * sent_bytes(work)
+    return tuple(
+        Entry(group=group, collective=collective, calls=int(calls), payload_bytes=payload, sent_bytes=sent)
+        for (group, collective), (calls, payload, sent) in found.items()
+    )

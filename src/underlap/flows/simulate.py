@@ -45,6 +45,8 @@ class Scenario:
     settings: Settings = DEFAULT
     measured: Measured | None = None
     contention: bool = True
+    jitter: float = 0.0
+    """Standard deviation of each operation's time over its mean. Sweeps, ladders and levers leave it out."""
 
 
 def scenario(
@@ -56,10 +58,13 @@ def scenario(
     policy: Policy | str = "",
     gpus: int | None = None,
     contention: bool = True,
+    jitter: float = 0.0,
+    divisible: bool = True,
 ) -> Scenario:
     """A Scenario from records, or from what a user names: presets, files, one-line forms.
 
-    `gpus` None: as many as the layout has ranks. Raises OptionError or InputError of one line.
+    `gpus` None: as many as the layout has ranks. `divisible` False: the workload's sizes need not fit the layout, as they will
+    be replaced. Raises OptionError or InputError of one line.
     """
     found_layout = inputs.layout(layout) if isinstance(layout, str) else layout
     found_cluster = inputs.cluster(cluster) if isinstance(cluster, str) else cluster
@@ -69,7 +74,8 @@ def scenario(
     found_layout.check_model(found_model)
     found_policy.check_layout(found_layout)
     found_workload = inputs.workload(workload) if isinstance(workload, str) else workload
-    check_workload(found_workload, found_layout, found_model)
+    if divisible:
+        check_workload(found_workload, found_layout, found_model)
     return Scenario(
         model=found_model,
         cluster=found_cluster.with_gpus(found_layout.world),
@@ -77,6 +83,7 @@ def scenario(
         workload=found_workload,
         policy=found_policy,
         contention=contention,
+        jitter=jitter,
     )
 
 
@@ -173,6 +180,7 @@ def machine(asked: Scenario) -> Machine:
         settings=asked.settings,
         measured=asked.measured,
         contention=asked.contention,
+        jitter=asked.jitter,
         # A decode step is replayed as one device graph, as serving engines do; else its kernels are shorter than their launches.
         launches=not isinstance(asked.workload, Decode),
     )
@@ -224,6 +232,8 @@ def _unsupported(asked: Scenario, plan: Plan) -> list[str]:
         listed.append('"communication removed": every byte is still sent; what changes is when')
     if asked.model.experts is not None and asked.workload.imbalance == 1.0:
         listed.append("uneven experts: every rank is taken to get the same number of tokens (imbalance=1)")
+    if asked.jitter:
+        listed.append("a slow rank: jitter makes any rank the last by chance, and none again and again")
     if not asked.contention:
         listed.append("the price of overlap: contention is switched off")
     if phase == "decode":

@@ -80,11 +80,12 @@ def sweep(
     )
 
 
-def scenarios(asked: Scenario, layouts: str) -> list[Scenario]:
+def scenarios(asked: Scenario, layouts: str, gpus: int | None = None) -> list[Scenario]:
     """The scenario once for each layout of a list separated by ';'. Raises OptionError."""
     made: list[Scenario] = []
     for text in layouts.split(";"):
         layout = inputs.layout(text.strip())
+        layout.check_gpus(gpus if gpus is not None else layout.world)
         layout.check_model(asked.model)
         made.append(dataclasses.replace(asked, layout=layout, cluster=asked.cluster.with_gpus(layout.world)))
     return made

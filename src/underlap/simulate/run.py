@@ -18,6 +18,7 @@ from underlap.meetings import meetings
 from underlap.plan import OpKind, Plan
 from underlap.plan_network import PlanNetwork, plan_network
 from underlap.replay import COMMUNICATION, COMPUTE, NEITHER, SharedRates, Times, network, replay
+from underlap.simulate.jitter import waiting
 from underlap.simulate.pricing import Prices, price
 
 
@@ -34,6 +35,8 @@ class Machine:
     """False: the device never waits for its host (device graphs)."""
     slowed: dict[int, float] = dataclasses.field(default_factory=dict)
     """rank -> how many times longer its compute takes. The plan has to have a role of its own for it."""
+    jitter: float = 0.0
+    """Standard deviation of each operation's time over its mean: collectives wait for the last of their ranks. `fold` knows none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,8 @@ def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
     prices = price(works, machine.topology, settings=machine.settings, measured=machine.measured)
     duration = np.where(work >= 0, prices.work_ns[work], 0) if works else np.zeros(len(work), dtype=np.int64)
     duration = slowed_of(plan, built, expansions, machine, duration)
+    if machine.jitter > 0:
+        duration = duration + _waiting(plan, built, expansions, machine.jitter, duration)
     release = released_of(plan, built, expansions, machine)
     ready = network(built.lane, duration, release_ns=release, rendezvous=built.rendezvous, edges=built.edges)
     times = replay(ready, rates_of(plan, expansions, built, prices, work) if machine.contention else None)
@@ -117,6 +122,16 @@ def slowed_of(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], 
         at = built.first[role.name] + np.flatnonzero(rows.kind == OpKind.COMPUTE)
         duration[at] = np.rint(duration[at] * max(factors)).astype(np.int64)
     return duration
+
+
+def _waiting(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], spread: float, duration: Int64) -> Int64:
+    """What the collectives of each role wait for the last of their ranks."""
+    extra = np.zeros(len(duration), dtype=np.int64)
+    for role in plan.roles:
+        expansion, first = expansions[role.name], built.first[role.name]
+        here = slice(first, first + len(expansion.rows))
+        extra[here] = waiting(plan, expansion, duration[here], spread)
+    return extra
 
 
 def released_of(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], machine: Machine) -> Int64:
