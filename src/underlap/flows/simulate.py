@@ -228,6 +228,8 @@ def _unsupported(asked: Scenario, plan: Plan) -> list[str]:
         f"another batch, sequence or phase: this is {workload_text(asked.workload)}, and overlap depends on it",
         "a measured speed-up: costs are a model, whose errors are in docs/accuracy.md",
     ]
+    if not any(group.size > 1 for group in plan.groups.values()):
+        listed.append("anything about communication: this layout sends nothing")
     if plan.passes:
         listed.append('"communication removed": every byte is still sent; what changes is when')
     if asked.model.experts is not None and asked.workload.imbalance == 1.0:
