@@ -39,6 +39,7 @@ def shared(plan: replay.Network, devices: int) -> replay.SharedRates:
         units=np.ones(len(plan), dtype=np.int32),
         curve=communication.astype(np.int32),
         curves=np.array([[1.0, 1.1], [1.0, 1.3]]),
+        late=np.zeros(len(plan), dtype=np.int8),
         memory=np.where(communication, 0.2, 0.5),
         link=np.where(communication, plan.lane // 16, -1).astype(np.int32),
         demand=np.full(len(plan), 0.4),

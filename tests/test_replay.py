@@ -37,6 +37,7 @@ def sharing(kinds: list[int], devices: list[int], slowdown: float, links: list[i
         units=np.ones(len(kinds), dtype=np.int32),
         curve=np.zeros(len(kinds), dtype=np.int32),
         curves=np.array([[1.0, slowdown]]),
+        late=np.zeros(len(kinds), dtype=np.int8),
         memory=np.zeros(len(kinds)),
         link=np.array(links or [-1] * len(kinds), dtype=np.int32),
         demand=np.full(len(kinds), demand),
@@ -178,6 +179,24 @@ def test_compute_slows_by_the_curve_at_the_units_that_transfers_hold_together() 
 
     # Both transfers, 5 units, until 4; then 2 units, which the curve does not mind.
     assert ends(made([0, 1, 2], [10, 6, 4]), rates) == [12, 6, 4]
+
+
+def test_a_persistent_kernel_stands_until_the_transfer_lets_go_and_then_runs_in_full() -> None:
+    rates = sharing([COMPUTE, COMMUNICATION], [0, 0], 2.0)
+    rates = dataclasses.replace(rates, late=np.array([1, 0], dtype=np.int8), curve=np.array([0, -1], dtype=np.int32))
+
+    # A short transfer delays it by what is left of it; a long one by one more round of 10, and no more.
+    for transfer, expected in ((6, [16, 6]), (60, [21, 60])):
+        plan = network(np.array([0, 1]), np.array([10, transfer]), release_ns=np.array([1, 0]))
+        assert ends(plan, rates) == expected
+
+
+def test_a_persistent_kernel_that_runs_already_is_not_slowed_by_what_comes() -> None:
+    rates = sharing([COMPUTE, COMMUNICATION], [0, 0], 2.0)
+    rates = dataclasses.replace(rates, late=np.array([1, 0], dtype=np.int8), curve=np.array([0, -1], dtype=np.int32))
+    plan = network(np.array([0, 1]), np.array([10, 6]), release_ns=np.array([0, 3]))
+
+    assert ends(plan, rates) == [10, 9]
 
 
 def test_memory_is_shared_fairly_by_all_that_run_on_a_device() -> None:

@@ -60,6 +60,10 @@ class Sharing(NamedTuple):
     curves: Any
     width: Any
     """Entries per curve."""
+    late: Any
+    """1 where what does not fit at its start is done after the rest (blocks of a persistent kernel)."""
+    stall: Any
+    """How long it still stands before the blocks that did not fit have run, at most."""
     link: Any
     demand: Any
     share: Any
@@ -101,7 +105,7 @@ def compiled() -> Engine | None:
     except ModuleNotFoundError:
         return None
     namespace = dict(globals())
-    for function in (_list, _rerate, _share, _hold, _change, _kernel):
+    for function in (_list, _slower, _rerate, _share, _hold, _change, _kernel):
         copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
         namespace[function.__name__] = numba.njit(cache=True)(copy)
     kernel = namespace["_kernel"]
@@ -129,6 +133,9 @@ def _kernel(plan: Any, state: Any, sharing: Any) -> int:  # noqa: C901, PLR0912,
         if at != version[op]:
             continue  # an end predicted before a change of rate
         low, high = op, op + 1
+        if shared and at > 0 and sharing.stall[op] > 0.0 and sharing.rate[op] == 0.0:
+            _rerate(op, time, version, sharing, events)
+            continue  # it has stood as long as it can
         if at == 0:
             start[op] = time
             if shared and sharing.units[op] > 0:
@@ -203,6 +210,16 @@ def _change(op: int, time: int, sign: int, work: Any, version: Any, sharing: Any
         _rerate(op, time, version, sharing, events)
 
 
+def _slower(op: int, sharing: Any) -> float:
+    """How many times longer it takes with what the other kind holds of its device."""
+    device, kind = sharing.device[op], sharing.kind[op]
+    if device < 0 or kind == 0 or sharing.curve[op] < 0:
+        return 1.0
+    # Kind 1 is slowed by what kind 2 holds and the other way around.
+    held = min(sharing.held[2 * device + 2 - kind], sharing.width - 1)
+    return float(sharing.curves[sharing.curve[op] + held])
+
+
 def _hold(op: int, time: int, sign: int, version: Any, sharing: Any, events: Any) -> None:
     """An operation takes (+1) its units of its device: what runs there gets a new rate."""
     device = sharing.device[op]
@@ -216,11 +233,23 @@ def _hold(op: int, time: int, sign: int, version: Any, sharing: Any, events: Any
 def _rerate(op: int, time: int, version: Any, sharing: Any, events: Any) -> None:
     """Settle what was done at the old rate, and predict the end at the new one."""
     rate = min(sharing.share[op], sharing.memory_share[op])
-    device, kind = sharing.device[op], sharing.kind[op]
-    if device >= 0 and kind > 0 and sharing.curve[op] >= 0:
-        # Kind 1 is slowed by what kind 2 holds and the other way around.
-        held = min(sharing.held[2 * device + 2 - kind], sharing.width - 1)
-        rate = min(rate, 1.0 / sharing.curves[sharing.curve[op] + held])
+    slower = _slower(op, sharing)
+    if sharing.late[op] == 1:
+        # The last blocks begin once there is room: when the other kind lets go, or when the first blocks are through.
+        if version[op] == 0:
+            sharing.stall[op] = (slower - 1.0) * sharing.remaining[op]
+        elif sharing.rate[op] == 0.0:
+            sharing.stall[op] -= time - sharing.since[op]
+        if slower > 1.0 and sharing.stall[op] > 0.5:
+            if version[op] > 0 and sharing.rate[op] == 0.0 and sharing.since[op] == time:
+                return
+            sharing.rate[op], sharing.since[op] = 0.0, time
+            version[op] += 1
+            heapq.heappush(events, (time + math.ceil(sharing.stall[op]), op, version[op]))
+            return
+        sharing.stall[op] = 0.0
+    else:
+        rate = min(rate, 1.0 / slower)
     if rate == sharing.rate[op]:
         return
     left = sharing.remaining[op] - sharing.rate[op] * (time - sharing.since[op])

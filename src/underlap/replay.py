@@ -80,6 +80,9 @@ class SharedRates:
     curves: np.ndarray
     """How many times longer it takes while the other kind holds so many units, >= 1. float64, shape (curves, units + 1);
     more than the last column counts as the last."""
+    late: Int8
+    """1 for a persistent kernel: at its start all blocks get a multiprocessor or wait for one, and those that wait run after
+    the others or once the other kind lets go, whichever comes first. It is not slowed by what comes later. Shape (n,)."""
     memory: np.ndarray
     """What it takes of its device's memory bandwidth when alone, in [0, 1]. float64, shape (n,)."""
     link: Int32
@@ -200,6 +203,8 @@ def _sharing(plan: Network, rates: SharedRates | None) -> Sharing:
         curve=np.where(rates.curve >= 0, rates.curve.astype(np.int64) * width, -1) if rates else nothing,
         curves=rates.curves.astype(np.float64).ravel() if rates else none,
         width=width,
+        late=rates.late.astype(np.int64) if rates else nothing,
+        stall=np.zeros(size),
         link=rates.link.astype(np.int64) if rates else nothing,
         demand=np.asarray(rates.demand, dtype=np.float64) if rates else none,
         share=np.ones(size),

@@ -27,6 +27,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """At which a rank moves its own share of the result beside the transfer (out of place); None: at no cost."""
     source: str = "none: NCCL's own estimate as it is"
 
+    def latency_factor(self, protocol: str, nodes: int) -> float:
+        """On the latency of a call over so many domains."""
+        if nodes > 1:
+            return 1.0
+        return self.latency_simple if protocol == "Simple" else self.latency_ll
+
+    def local_ns(self, nbytes: float) -> float:
+        """Time in which a rank moves its own share of the result."""
+        return 0.0 if self.local_bytes_per_s is None else 1e9 * nbytes / self.local_bytes_per_s
+
 
 class ExpertKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Kernels of mixtures of experts (DeepEP): what one SM moves, and what a call costs before it moves anything."""

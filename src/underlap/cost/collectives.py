@@ -15,19 +15,17 @@ import msgspec
 
 from underlap.cost import nccl
 from underlap.cost.calibration import UNCALIBRATED, Calibration, calibration_of, symmetric_kernels_of
-from underlap.cost.communicator import DEFAULT, Settings, communicator, link_rate, scale_out_rate
+from underlap.cost.communicator import DEFAULT, Settings, communicator, given_ctas
 from underlap.cost.expert_parallel import price_expert_transfer
 from underlap.cost.hardware import Topology
 from underlap.cost.measured import Measured
+from underlap.cost.messages import price_pairwise, price_send, rates
 from underlap.cost.transfer_cost import NOTHING, TransferCost, collective_links, memory_bytes, pairwise_links
 from underlap.cost.work import Transfer
 from underlap.errors import OptionError
 
-OTHER_ALGORITHMS = ("pairwise", "direct", "hierarchical", "copy_engine", "symmetric")
+OTHER_ALGORITHMS = ("pairwise", "direct", "hierarchical", "copy_engine", "symmetric", "forwarded", "low_latency")
 """Beside those of NCCL's tuner (nccl.ALGORITHMS)."""
-
-_PER_BATCH = 8
-"""Peers of an all-to-all whose messages share one work batch of a channel. Source: NCCL src/enqueue.cc."""
 
 
 def price(
@@ -79,12 +77,12 @@ def _by_algorithm(  # noqa: PLR0911 (one per kind of algorithm)
         return _copy_engine(transfer, topology, it)
     if algorithm == "symmetric":
         return _symmetric(transfer, it)
-    if transfer.collective in ("dispatch", "combine") and algorithm is None:
+    if transfer.collective in ("dispatch", "combine") and algorithm in (None, "forwarded", "low_latency"):
         return price_expert_transfer(transfer, topology, it)
     if transfer.collective == "all_to_all" and algorithm in (None, "pairwise"):
-        return _pairwise(transfer, topology, settings, it, calibration)
+        return price_pairwise(transfer, topology, settings, it, calibration)
     if transfer.collective == "send" and algorithm in (None, "direct"):
-        return _send(transfer, topology, settings, it, calibration)
+        return price_send(transfer, topology, settings, it, calibration)
     if transfer.collective in nccl.TUNED:
         return _tuned(transfer, settings, it, calibration)
     raise OptionError(f"There is no {transfer.collective} by {algorithm}: leave the algorithm out")
@@ -108,11 +106,11 @@ def _tuned(transfer: Transfer, settings: Settings, it: nccl.Communicator, calibr
         known = ", ".join(f"{candidate.algorithm} {candidate.protocol}" for candidate in existing)
         raise OptionError(f"No {collective} of {it.ranks} ranks on {it.nodes} domains as asked for: there are {known}")
     chosen = nccl.choose(it, collective, payload, wanted)
-    ctas, share = _ctas(nccl.channels_of_call(it, chosen.algorithm, chosen.protocol, payload), transfer, settings)
-    latency = 1000 * nccl.latency_us(it, collective, chosen, payload) * _latency_factor(it, chosen.protocol, calibration)
+    ctas, share = given_ctas(nccl.channels_of_call(it, chosen.algorithm, chosen.protocol, payload), transfer, settings)
+    latency = 1000 * nccl.latency_us(it, collective, chosen, payload) * calibration.latency_factor(chosen.protocol, it.nodes)
     moving = _bandwidth_ns(it, collective, chosen, payload) / share
     if chosen.algorithm == "ring" and collective in ("all_reduce", "all_gather", "reduce_scatter"):
-        moving += _local_ns(payload / it.ranks, calibration)
+        moving += calibration.local_ns(payload / it.ranks)
     up, out = collective_links(collective, chosen.algorithm, payload, transfer.placed)
     return TransferCost(
         time_ns=latency + moving,
@@ -124,12 +122,6 @@ def _tuned(transfer: Transfer, settings: Settings, it: nccl.Communicator, calibr
         scale_up_bytes=up,
         scale_out_bytes=out,
     )
-
-
-def _latency_factor(it: nccl.Communicator, protocol: str, calibration: Calibration) -> float:
-    if it.nodes > 1:
-        return 1.0
-    return calibration.latency_simple if protocol == "Simple" else calibration.latency_ll
 
 
 def _bandwidth_ns(it: nccl.Communicator, collective: str, chosen: nccl.Candidate, payload: float) -> float:
@@ -145,106 +137,6 @@ def _bandwidth_ns(it: nccl.Communicator, collective: str, chosen: nccl.Candidate
         end / (chosen.algorithm_bandwidth * nccl.correction(it, collective, chosen, end - 1)) for end in ends if end <= payload
     ]
     return float(max([own, *below]))
-
-
-def _local_ns(nbytes: float, calibration: Calibration) -> float:
-    return 0.0 if calibration.local_bytes_per_s is None else 1e9 * nbytes / calibration.local_bytes_per_s
-
-
-def _ctas(own: int, transfer: Transfer, settings: Settings) -> tuple[int, float]:
-    """(CTAs, share of the bandwidth): fewer than the library would take carry proportionally less."""
-    limits = [limit for limit in (transfer.ctas, settings.max_ctas) if limit is not None]
-    given = min([own, *limits])
-    if given < 1:
-        raise OptionError(f"{transfer.collective} with {given} thread blocks: expected 1 or more, or the algorithm copy_engine")
-    return given, given / own
-
-
-# Messages and what is built of them ---------------------------------------------------------------------------------------------
-
-
-def _message_channels(it: nccl.Communicator) -> int:
-    """Channels for messages: those of the communicator, up to a power of two. Source: NCCL src/init.cc."""
-    return int(min(64, 2 ** math.ceil(math.log2(nccl.channels_of(it)))))
-
-
-def _rates(topology: Topology, it: nccl.Communicator) -> tuple[float, float]:
-    """Bytes per second of one rank (inside its domain, between domains), as NCCL's search fills the links."""
-    local = max(it.ranks // it.nodes, 1)
-    inside = nccl.ring_graph(
-        it.architecture, max(local, 2), 1, link_rate(it.architecture, topology.scale_up, max(local, 2)), None
-    )
-    between = math.inf
-    if it.nodes > 1:
-        # What the search takes of a NIC, the same share on any: 48 of 50 GB/s.
-        alone = nccl.ring_graph(it.architecture, it.nodes, it.nodes, math.inf, scale_out_rate(topology) / 1e9)
-        between = 1e9 * alone.channels * alone.intra
-    return 1e9 * inside.channels * inside.intra, between
-
-
-def _message_latency_ns(it: nccl.Communicator, between: bool, rounds: int, calibration: Calibration) -> float:
-    data = nccl.tables()
-    row = data["hardware_latency_us"]["net" if between else ("nvlink" if it.nvlink else "pci")]
-    one = 1000 * (data["base_latency_us"]["ring"][2] + rounds * row["ring"][2])
-    return float(one * _latency_factor(it, "Simple", calibration))
-
-
-def _pairwise(
-    transfer: Transfer, topology: Topology, settings: Settings, it: nccl.Communicator, calibration: Calibration
-) -> TransferCost:
-    """Each pair exchanges its part directly. NCCL has no cost for it; this one is ours.
-
-    One hop per work batch of peers that the channels carry at once, the slower of both links by the largest rank's share, and the
-    own part copied beside them.
-    """
-    channels = _message_channels(it)
-    ctas, share = _ctas(channels, transfer, settings)
-    local = it.ranks // it.nodes
-    up, out = pairwise_links(transfer.payload_bytes, transfer.placed)
-    inside, between = _rates(topology, it)
-    remote = it.ranks - local
-    rounds = math.ceil(remote / channels) if remote else math.ceil(it.ranks / (channels * _PER_BATCH))
-    latency = _message_latency_ns(it, remote > 0, rounds, calibration)
-    moving = 1e9 * transfer.uneven * max(up / inside, out / between) / share
-    moving += _local_ns(transfer.uneven * transfer.payload_bytes / it.ranks, calibration)
-    return TransferCost(
-        time_ns=latency + moving,
-        latency_ns=latency,
-        algorithm="pairwise",
-        protocol="Simple",
-        ctas=ctas,
-        hbm_bytes=memory_bytes("all_to_all", "pairwise", transfer.payload_bytes, it.ranks),
-        scale_up_bytes=up,
-        scale_out_bytes=out,
-    )
-
-
-def _send(
-    transfer: Transfer, topology: Topology, settings: Settings, it: nccl.Communicator, calibration: Calibration
-) -> TransferCost:
-    """One message from one rank to another, in the same domain or not. NCCL has no cost for it; this one is ours."""
-    if it.ranks != 2:
-        raise OptionError(f"A send has 2 ranks: the transfer has {it.ranks}")
-    payload = transfer.payload_bytes
-    inside, between = _rates(topology, it)
-    if topology.scale_up.per_peer_bytes_per_s is not None and not topology.scale_up.switched:
-        inside = min(inside, topology.scale_up.per_peer_bytes_per_s)
-    crossing = it.nodes > 1
-    # NCCL src/enqueue.cc: at least two channels per peer over the network, all of NVLink inside; no part below 64 KiB.
-    most = 2 if crossing else _message_channels(it)
-    own = max(1, min(most, math.ceil(payload / 65536)))
-    ctas, share = _ctas(own, transfer, settings)
-    latency = _message_latency_ns(it, crossing, 1, calibration)
-    return TransferCost(
-        time_ns=latency + 1e9 * payload / (between if crossing else inside) / share,
-        latency_ns=latency,
-        algorithm="direct",
-        protocol="Simple",
-        ctas=ctas,
-        hbm_bytes=memory_bytes("send", "direct", payload, 2),
-        scale_up_bytes=0.0 if crossing else payload,
-        scale_out_bytes=payload if crossing else 0.0,
-    )
 
 
 # Composed and special algorithms ------------------------------------------------------------------------------------------------
@@ -301,7 +193,7 @@ def _copy_engine(transfer: Transfer, topology: Topology, it: nccl.Communicator) 
     """
     if transfer.collective not in ("all_gather", "all_to_all"):
         raise OptionError(f"Copy engines do no {transfer.collective}: expected all_gather or all_to_all")
-    inside, between = _rates(topology, it)
+    inside, between = rates(topology, it)
     if transfer.collective == "all_gather":
         up, out = collective_links("all_gather", "ring", transfer.payload_bytes, transfer.placed)
         local = it.ranks // it.nodes

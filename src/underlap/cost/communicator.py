@@ -8,6 +8,7 @@ import msgspec
 
 from underlap.cost import nccl
 from underlap.cost.hardware import Link, Topology
+from underlap.cost.work import Transfer
 from underlap.errors import OptionError
 
 TABLES = ("volta", "ampere", "hopper", "blackwell")
@@ -74,6 +75,15 @@ def _communicator(
         sharp=sharp,
     )
     return made, assumed
+
+
+def given_ctas(own: int, transfer: Transfer, settings: Settings) -> tuple[int, float]:
+    """(CTAs, share of the bandwidth) of a call that would take `own`: fewer carry proportionally less, more change nothing."""
+    limits = [limit for limit in (transfer.ctas, settings.max_ctas) if limit is not None]
+    given = min([own, *limits])
+    if given < 1:
+        raise OptionError(f"{transfer.collective} with {given} thread blocks: expected 1 or more, or the algorithm copy_engine")
+    return given, given / own
 
 
 def tables_of(architecture: str) -> tuple[str, tuple[str, ...]]:

@@ -159,6 +159,8 @@ def price_all(
         columns[:, list(streams)] = _streams(list(streams.values()), state)
     compute, memory, traffic, tiles, ctas, waves = columns
     flops = np.array([work.flops for work in works])
+    if "fp32" not in processor.peak_flops and any(work.flops for work in streams.values()):
+        assumed = (*assumed, f"{processor.name} has no peak for fp32: work on vectors taken as bound by memory alone")
     empty = (flops == 0) & (traffic == 0)
     return ComputeCosts(
         time_ns=np.where(empty, 0.0, START_NS + np.maximum(compute, memory)),

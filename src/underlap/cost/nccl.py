@@ -307,6 +307,25 @@ def channels_of_call(it: Communicator, algorithm: str, protocol: str, nbytes: fl
     return max(1, min(count, int(nbytes // (threads * threshold))))
 
 
+def message_channels(it: Communicator) -> int:
+    """Channels for messages: those of the communicator, up to a power of two. Source: src/init.cc."""
+    return int(min(64, 2 ** math.ceil(math.log2(channels_of(it)))))
+
+
+def channels_of_message(it: Communicator, nbytes: float) -> tuple[int, bool]:
+    """(channels, small enough for LL) of one message. Source: src/enqueue.cc.
+
+    Inside a node a peer gets all links, over the network two channels; all peers at once have to fit. No part of a message is
+    smaller than 64 KiB, and up to 16 KiB per channel go by LL.
+    """
+    all_channels = message_channels(it)
+    most = all_channels if it.nodes == 1 else 2
+    while most > 1 and most * it.ranks > all_channels:
+        most //= 2
+    count = int(max(1, min(most, math.ceil(nbytes / 65536))))
+    return count, nbytes <= 16384 * count
+
+
 def tuned_time_us(it: Communicator, collective: str, candidate: Candidate, nbytes: float) -> float:
     """NCCL's own estimate for one lone call, corrections included."""
     bandwidth = candidate.algorithm_bandwidth * correction(it, collective, candidate, nbytes)

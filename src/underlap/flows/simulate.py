@@ -136,7 +136,7 @@ def simulate(asked: Scenario, *, deep: bool | None = None) -> Report:
 
 
 def compare(asked: Scenario, policies: Sequence[Policy], *, deep: bool | None = None) -> Report:
-    """The Report of the last policy, with one Prediction per policy, each with the ratio of its step time to that of the first."""
+    """The Report of the last policy, with a Prediction for each, and the ratio of its step time to that of the first."""
     if len(policies) < 2:
         raise OptionError("nothing to compare with: name two policies or more, such as none,split_batch")
     reports = [simulate(dataclasses.replace(asked, policy=policy), deep=False) for policy in policies[:-1]]

@@ -1,4 +1,4 @@
-"""What a simulation adds to the screen: step time and its bounds, throughput, memory, bytes per axis, and what it does not support."""
+"""What a simulation adds to the screen: step time and its bounds, throughput, memory, bytes, and what it does not support."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def prediction_lines(prediction: Prediction) -> list[str]:
     decimals = decimals_for(prediction.step_ns)
     serial = UNKNOWN if prediction.serial_ns is None else milliseconds(prediction.serial_ns, decimals)
     lines = [
-        f"SIMULATED {clean(prediction.model)} on {clean(prediction.cluster)}: {clean(prediction.layout)}; {clean(prediction.workload)}",
+        f"SIMULATED {clean(prediction.model)} on {clean(prediction.cluster)}: {clean(prediction.layout)}",
+        f"workload {clean(prediction.workload)}",
         f"policy {clean(prediction.policy)}",
         f"step {milliseconds(prediction.step_ns, decimals)} ms; no schedule below {milliseconds(prediction.bound_ns, decimals)}, "
         f"one thing at a time {serial}",
@@ -45,13 +46,12 @@ def prediction_lines(prediction: Prediction) -> list[str]:
         _parameters(prediction),
         _memory(prediction),
     ]
-    for row in prediction.bytes_by_axis[:AXES]:
-        lines.append(
-            f"  {clean(row.axis)} {clean(row.collective)}: {row.calls} calls, {size(row.payload_bytes)} handed in, "
-            f"{size(row.sent_bytes)} sent, all ranks"
-        )
-    for refused in prediction.refused:
-        lines.append(f"not applied: {clean(refused.axis)}={clean(refused.name)}: {clean(refused.reason)}")
+    lines += [
+        f"  {clean(row.axis)} {clean(row.collective)}: {row.calls} calls, {size(row.payload_bytes)} handed in, "
+        f"{size(row.sent_bytes)} sent, all ranks"
+        for row in prediction.bytes_by_axis[:AXES]
+    ]
+    lines += [f"not applied: {clean(row.axis)}={clean(row.name)}: {clean(row.reason)}" for row in prediction.refused]
     return [part for line in lines for part in wrap(line, WIDTH, lines=3)]
 
 

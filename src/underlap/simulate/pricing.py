@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from underlap.columns import Int32, Int64
+from underlap.columns import Int8, Int32, Int64
 from underlap.cost import collectives, compute
 from underlap.cost.communicator import DEFAULT, Settings
 from underlap.cost.hardware import Topology
 from underlap.cost.measured import Measured
-from underlap.cost.work import Copy, Transfer, Work
+from underlap.cost.work import Copy, Gemm, Transfer, Work
 
 Floats = npt.NDArray[np.float64]
 
@@ -36,6 +36,8 @@ class Prices:
     """Row of `curves` of compute, -1 for transfers and copies. Shape (n,)."""
     curves: Floats
     """How many times longer compute takes while transfers hold so many multiprocessors. Shape (compute works, units + 1)."""
+    late: Int8
+    """1 for products of persistent kernels: see `SharedRates.late`. Shape (n,)."""
     memory: Floats
     """Share of the memory bandwidth that it takes alone, in [0, 1]. Shape (n,)."""
     scale_up: Floats
@@ -78,6 +80,7 @@ def price(
         elif isinstance(work, Copy):
             columns["time"][at] = _COPY_START_NS + work.bytes / bandwidth
             columns["memory"][at] = 1.0
+    persistent = compute.kernels_of(topology.processor.architecture)[0].persistent
     computing = [at for at, work in enumerate(works) if not isinstance(work, Transfer | Copy)]
     curve = np.full(size, -1, dtype=np.int32)
     curve[computing] = np.arange(len(computing))
@@ -95,6 +98,7 @@ def price(
         units=units,
         curve=curve,
         curves=curves,
+        late=np.array([persistent and isinstance(work, Gemm) for work in works], dtype=np.int8),
         memory=np.clip(columns["memory"], 0.0, 1.0),
         scale_up=np.clip(columns["up"], 0.0, 1.0),
         scale_out=np.clip(columns["out"], 0.0, 1.0),

@@ -170,6 +170,7 @@ def rates_of(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, p
         units=np.where(known, prices.units[pick], 0).astype(np.int32),
         curve=np.where(known, prices.curve[pick], NONE).astype(np.int32),
         curves=prices.curves,
+        late=np.where(known, prices.late[pick], 0).astype(np.int8),
         memory=np.where(known, prices.memory[pick], 0.0),
         link=link,
         demand=np.where(crosses, np.maximum(up, out), 1.0),
