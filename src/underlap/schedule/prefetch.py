@@ -24,6 +24,8 @@ def prefetch(plan: Plan, depth: int | None) -> Plan:
         raise Refused("weights are not sharded (ZeRO-3): nothing is gathered, so nothing can be prefetched; use fsdp or zero=3")
     if any(".ahead_" in name for name in plan.blocks):
         raise Refused("the weights are prefetched already: say it once, with the depth wanted")
+    if any(name.startswith("paired.") and _gathers(block) for name, block in plan.blocks.items()):
+        raise Refused("layers in pairs gather their weights where they use them: leave pair_forward_backward out, or use zero=1")
     made = _Made(plan, depth)
     roles = tuple(made.role(role) for role in plan.roles)
     pools = {name: slots * (depth + 1) for name, slots in plan.pools.items()}
