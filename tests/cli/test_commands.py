@@ -64,6 +64,7 @@ FLAGS = {
         "--model",
         "--no-contention",
         "--overlap",
+        "--straggler",
         "--workload",
     ],
     "underlap sweep": [

@@ -34,6 +34,13 @@ Example:
     default=0.0,
     help="Standard deviation of each operation's time over its mean, such as 0.03: collectives wait for their last rank.",
 )
+@click.option(
+    "--straggler",
+    "stragglers",
+    metavar="TEXT",
+    multiple=True,
+    help="A slow rank and how many times longer its compute takes: rank=3,compute=1.2. May be repeated.",
+)
 @click.option("--force", is_flag=True, help="Replace output files that exist.")
 def simulate(  # noqa: PLR0913 - click passes one argument per option
     *,
@@ -47,6 +54,7 @@ def simulate(  # noqa: PLR0913 - click passes one argument per option
     json_file: str | None,
     no_contention: bool,
     jitter: float,
+    stragglers: tuple[str, ...],
     force: bool,
 ) -> None:
     """Predict the time of one step, what of its communication is hidden, and why the rest is exposed.
@@ -72,6 +80,7 @@ def simulate(  # noqa: PLR0913 - click passes one argument per option
         gpus=gpus,
         contention=not no_contention,
         jitter=jitter,
+        stragglers=stragglers,
     )
     report = flow.compare(asked, flow.policies(asked, compare)) if compare is not None else flow.simulate(asked)
     if json_path is not None:

@@ -21,12 +21,14 @@ from underlap.ledger import Entry, ledger_of
 from underlap.model import Model
 from underlap.plan import Plan
 from underlap.planner import plan as planned
+from underlap.planner.roles import unfold
 from underlap.policy import PASSES, RESOURCES, AxisPolicy, Policy, policy_text
 from underlap.report import AxisBytes, PolicyRefusal, Prediction, Report, RoleMemory
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.simulate import Machine, Simulated
 from underlap.simulate import simulate as simulated_plan
 from underlap.simulate.recording import timeline
+from underlap.text_form import pairs, whole
 from underlap.workload import Decode, Train, Workload, check_workload, workload_text
 
 _CHECKED_STEPS = 5000
@@ -46,7 +48,9 @@ class Scenario:
     measured: Measured | None = None
     contention: bool = True
     jitter: float = 0.0
-    """Standard deviation of each operation's time over its mean. Sweeps, ladders and levers leave it out."""
+    """Standard deviation of each operation's time over its mean. Sweeps, ladders and levers leave it out, as stragglers."""
+    stragglers: tuple[tuple[int, float], ...] = ()
+    """(rank, how many times longer its compute takes)."""
 
 
 def scenario(
@@ -59,6 +63,7 @@ def scenario(
     gpus: int | None = None,
     contention: bool = True,
     jitter: float = 0.0,
+    stragglers: Sequence[str] = (),
     divisible: bool = True,
 ) -> Scenario:
     """A Scenario from records, or from what a user names: presets, files, one-line forms.
@@ -84,7 +89,26 @@ def scenario(
         policy=found_policy,
         contention=contention,
         jitter=jitter,
+        stragglers=tuple(_straggler(text, found_layout) for text in stragglers),
     )
+
+
+def _straggler(text: str, layout: Layout) -> tuple[int, float]:
+    """(rank, factor) of `rank=3,compute=1.2`. Raises OptionError."""
+    given = pairs(text, "straggler", ("rank", "compute"))
+    missing = [name for name in ("rank", "compute") if not given.get(name)]
+    if missing:
+        raise OptionError(f"straggler: {text!r} does not say {missing[0]}: expected such as rank=3,compute=1.2")
+    rank = whole(given["rank"] or "", "straggler", "rank")
+    if rank >= layout.world:
+        raise OptionError(f"straggler: rank={rank}: expected 0 to {layout.world - 1}, as the layout has {layout.world} ranks")
+    try:
+        factor = float(given["compute"] or "")
+    except ValueError:
+        factor = 0.0
+    if not 1.0 <= factor <= 1000.0:
+        raise OptionError(f"straggler: compute={given['compute']}: expected how many times longer its compute takes, 1 to 1000")
+    return rank, factor
 
 
 def policies(asked: Scenario, text: str) -> list[Policy]:
@@ -170,7 +194,9 @@ def run(asked: Scenario, policy: Policy) -> tuple[Simulated, tuple[Refusal, ...]
     applied = apply(made, policy)
     if applied.plan is not made:
         check_kept(made, applied.plan, flow=sum(len(role.program) for role in made.roles) <= _CHECKED_STEPS)
-    return simulated_plan(applied.plan, machine(asked)), applied.refused
+    slow = [rank for rank, _ in asked.stragglers]
+    split = unfold(applied.plan, asked.layout, slow) if slow else applied.plan
+    return simulated_plan(split, machine(asked)), applied.refused
 
 
 def machine(asked: Scenario) -> Machine:
@@ -181,6 +207,7 @@ def machine(asked: Scenario) -> Machine:
         measured=asked.measured,
         contention=asked.contention,
         jitter=asked.jitter,
+        slowed=dict(asked.stragglers),
         # A decode step is replayed as one device graph, as serving engines do; else its kernels are shorter than their launches.
         launches=not isinstance(asked.workload, Decode),
     )

@@ -251,6 +251,7 @@ def _with_occupant(ready: Network, shared: SharedRates, units: int) -> tuple[Net
         device=np.append(shared.device, 0).astype(np.int32),
         units=np.append(shared.units, units).astype(np.int32),
         curve=np.append(shared.curve, NONE).astype(np.int32),
+        late=np.append(shared.late, 0).astype(np.int8),
         memory=np.append(shared.memory, 0.0),
         link=np.append(shared.link, NONE).astype(np.int32),
         demand=np.append(shared.demand, 1.0),
