@@ -15,7 +15,9 @@ Example:
 
 @click.command(epilog=EXAMPLE, short_help="Climb from one device to the layout, an axis at a time.")
 @scenario_options("tp=8,pp=2,dp=4,sp,schedule=interleaved:2, or a YAML file.")
-@click.option("--json", "json_file", metavar="FILE", help="Also write the answer as JSON; '-' writes it to standard output instead.")
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Also write the answer as JSON; '-' writes it to standard output instead."
+)
 @click.option("--force", is_flag=True, help="Replace output files that exist.")
 def ladder(  # noqa: PLR0913 - click passes one argument per option
     *,

@@ -84,9 +84,7 @@ class Grid(GridType):
             self.fail(f"'{value}' has {len(numbers)} values: at most {_MOST_VALUES} are accepted.", param, ctx)
         return tuple(sorted(numbers))
 
-    def _powers(
-        self, first: int, last: int, part: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> set[int]:
+    def _powers(self, first: int, last: int, part: str, param: click.Parameter | None, ctx: click.Context | None) -> set[int]:
         found = {2**power for power in range(41) if first <= 2**power <= last}
         if not found:
             self.fail(f"There is no power of two in {part}. Write the numbers, as 3,5,6.", param, ctx)

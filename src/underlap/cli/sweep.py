@@ -41,7 +41,9 @@ Example:
     help="Tokens per sequence (context, of decode), in the same form.",
 )
 @click.option("--jobs", metavar="N", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
-@click.option("--json", "json_file", metavar="FILE", help="Also write the answer as JSON; '-' writes it to standard output instead.")
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Also write the answer as JSON; '-' writes it to standard output instead."
+)
 @click.option("--csv", "csv_file", metavar="FILE", help="Also write one row per point as CSV.")
 @click.option("--force", is_flag=True, help="Replace output files that exist.")
 def sweep(  # noqa: PLR0913 - click passes one argument per option
@@ -61,7 +63,7 @@ def sweep(  # noqa: PLR0913 - click passes one argument per option
     csv_file: str | None,
     force: bool,
 ) -> None:
-    """Map the conditions: for each batch and sequence, whether a policy of overlap hides fully, hides partly, does nothing, or loses.
+    """Map the conditions: for each batch and sequence, whether overlap hides fully, hides partly, does nothing, or loses.
 
     Every point is simulated. What cannot be laid out or does not fit the memory is shown as such, with the reasons counted.
     """
@@ -77,7 +79,7 @@ def sweep(  # noqa: PLR0913 - click passes one argument per option
     first = flow.scenario(
         model=model,
         cluster=cluster,
-        layout=layout.split(";")[0].strip(),
+        layout=layout.split(";", maxsplit=1)[0].strip(),
         workload=workload,
         policy=policy,
         gpus=gpus,

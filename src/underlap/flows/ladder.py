@@ -30,7 +30,8 @@ def ladder(asked: Scenario) -> Ladder:
     rungs: list[Rung] = []
     before: _Climbed | None = None
     for adds, layout in _layouts(asked.layout):
-        rung, climbed = _rung(dataclasses.replace(asked, layout=layout, cluster=asked.cluster.with_gpus(layout.world)), adds, before, quick)
+        lower = dataclasses.replace(asked, layout=layout, policy=Policy(), cluster=asked.cluster.with_gpus(layout.world))
+        rung, climbed = _rung(lower, adds, before, quick)
         rungs.append(rung)
         before = climbed or before
     policy = asked.policy if asked.policy != Policy() else _best_policy(asked, quick)
@@ -84,7 +85,12 @@ def _layouts(layout: Layout) -> Iterator[tuple[str, Layout]]:
 
 
 def _rung(asked: Scenario, adds: str, before: _Climbed | None, quick: Quick) -> tuple[Rung, _Climbed | None]:
-    rung = Rung(adds=adds, layout=layout_text(asked.layout) or "one device", policy=policy_text(asked.policy) or "none", gpus=asked.layout.world)
+    rung = Rung(
+        adds=adds,
+        layout=layout_text(asked.layout) or "one device",
+        policy=policy_text(asked.policy) or "none",
+        gpus=asked.layout.world,
+    )
     try:
         outcome = quick.outcome(asked, asked.policy)
         single = quick.outcome(_single(asked), asked.policy)

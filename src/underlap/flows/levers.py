@@ -92,11 +92,8 @@ def word(base: Outcome, outcome: Outcome) -> str:
         return "less compute or idle"
     if fewer:
         return "removed"
-    return "shortened" if outcome.communication_ns < base.communication_ns * (1 - SAME) and not _hides_more(base, outcome) else "hidden"
-
-
-def _hides_more(base: Outcome, outcome: Outcome) -> bool:
-    return outcome.hidden_ns > base.hidden_ns * (1 + SAME)
+    quicker = outcome.communication_ns < base.communication_ns * (1 - SAME)
+    return "shortened" if quicker and outcome.hidden_ns <= base.hidden_ns * (1 + SAME) else "hidden"
 
 
 def _pair(asked: Scenario, base: Outcome, useful: list[tuple[Remedy, Lever]], quick: Quick) -> Lever | None:

@@ -6,14 +6,15 @@ import collections
 import dataclasses
 
 import msgspec
+import numpy as np
 
 from underlap.cost.work import Transfer
-from underlap.expansion import expand
+from underlap.expansion import Expansion, expand
 from underlap.flows.simulate import Scenario, machine
 from underlap.hazards import memory_peak
 from underlap.layout import Layout
 from underlap.ledger import Entry, sent_bytes
-from underlap.plan import OpKind, Plan
+from underlap.plan import OpKind, Plan, Scope
 from underlap.planner import plan as planned
 from underlap.policy import Policy
 from underlap.schedule import Refusal, apply
@@ -59,7 +60,7 @@ class Quick:
 
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
-        self._memory: dict[bytes, int] = {}
+        self._memory: dict[bytes, list[tuple[int, int]]] = {}
         self._last: dict[bytes, Plan] = {}
         """The plans planned last: the policies of one point start from the same one."""
 
@@ -71,7 +72,7 @@ class Quick:
         return Outcome(
             plan=made,
             step_ns=folded.step_ns,
-            **_means(made, folded),  # type: ignore[arg-type]  # times by name
+            **_means(made, folded),
             groups=_groups(made, folded),
             memory_bytes=memory,
             fits=memory <= asked.cluster.topology.processor.memory_bytes,
@@ -101,8 +102,9 @@ class Quick:
         key = msgspec.json.encode([few.model.name, few.layout, few.workload, policy])
         if key not in self._memory:
             made, _ = self.plan(few, policy)
-            self._memory[key] = max(memory_peak(made, expand(made, role)) for role in made.roles)
-        return self._memory[key]
+            self._memory[key] = [_peak(made, expand(made, role)) for role in made.roles]
+        more = micro_batches(asked.workload, asked.layout) - micro_batches(few.workload, few.layout)
+        return max(peak + more * each for peak, each in self._memory[key])
 
     def _of_machine(self, asked: Scenario) -> Known:
         runs_on = machine(asked)
@@ -110,6 +112,15 @@ class Quick:
         if runs_on.measured is not None:
             return Known(runs_on)
         return self._known.setdefault(key, Known(runs_on))
+
+
+def _peak(plan: Plan, expansion: Expansion) -> tuple[int, int]:
+    """The peak of a role, and what every further micro-batch adds to it: its tokens lie there from the begin on."""
+    per_buffer = (expansion.micro_batches + 1) * (expansion.layers + 3)
+    used = {expansion.buffers[number] for number in np.unique(expansion.accesses.instance // per_buffer).tolist()}
+    lasting = [plan.buffers[name] for name in used if plan.buffers[name].persistent and plan.buffers[name].part_of is None]
+    each = sum(buffer.nbytes for buffer in lasting if buffer.scope == Scope.MICRO_BATCH and buffer.place == "device")
+    return memory_peak(plan, expansion), each
 
 
 def _few_micro_batches(workload: Workload, layout: Layout) -> Workload:

@@ -1,4 +1,4 @@
-"""What could be done about a scenario's communication: neighboring layouts, closer groups, in-network reduction, fewer bytes, overlap.
+"""What could be done about a scenario's communication: other layouts, closer groups, in-network reduction, fewer bytes, overlap.
 
 Each remedy is the scenario changed in one way, with what it asks for in words.
 """

@@ -53,7 +53,7 @@ class Scenario:
     """(rank, how many times longer its compute takes)."""
 
 
-def scenario(
+def scenario(  # noqa: PLR0913 - a question has so many parts
     *,
     model: Model | str,
     cluster: Cluster | str,

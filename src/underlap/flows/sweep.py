@@ -36,9 +36,7 @@ class _Line:
     batches: tuple[int, ...]
 
 
-def sweep(
-    asked: Sequence[Scenario], compare: str, *, batches: Sequence[int], seqs: Sequence[int], jobs: int = 2
-) -> Sweep:
+def sweep(asked: Sequence[Scenario], compare: str, *, batches: Sequence[int], seqs: Sequence[int], jobs: int = 2) -> Sweep:
     """Every policy of `compare` but the first against the first, at every batch and sequence, on the layout of each scenario.
 
     The scenarios differ in layout only. Raises OptionError for an empty or too large grid, and for unknown policies.
@@ -142,7 +140,11 @@ def _points(line: _Line, batch: int, quick: Quick) -> Iterator[SweepPoint]:
     for policy in others:
         found = problem
         point = SweepPoint(
-            layout=layout_text(line.asked.layout), policy=policy_text(policy) or "none", batch=batch, seq=line.seq, verdict="invalid"
+            layout=layout_text(line.asked.layout),
+            policy=policy_text(policy) or "none",
+            batch=batch,
+            seq=line.seq,
+            verdict="invalid",
         )
         if none is not None:
             try:
@@ -241,5 +243,3 @@ def _reasons(points: Sequence[SweepPoint]) -> list[ReasonCount]:
             found.setdefault((point.verdict, re.sub(r"[0-9][0-9.]*", "#", point.reason)), []).append(point.reason)
     rows = [ReasonCount(verdict=key[0], reason=texts[0], points=len(texts)) for key, texts in found.items()]
     return sorted(rows, key=lambda row: -row.points)
-
-

@@ -46,9 +46,11 @@ def _lines(ladder: Ladder) -> Iterator[str]:
 
 def _row(cells: tuple[str, ...]) -> str:
     first, *middle = cells[:-1]
-    return shorten(first, _WIDTHS[0]).ljust(_WIDTHS[0]) + "".join(
-        cell.rjust(width) for cell, width in zip(middle, _WIDTHS[1:], strict=True)
-    ) + f"   {cells[-1]}"
+    return (
+        shorten(first, _WIDTHS[0]).ljust(_WIDTHS[0])
+        + "".join(cell.rjust(width) for cell, width in zip(middle, _WIDTHS[1:], strict=True))
+        + f"   {cells[-1]}"
+    )
 
 
 def _cells(rung: Rung) -> tuple[str, ...]:

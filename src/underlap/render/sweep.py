@@ -23,9 +23,7 @@ LETTERS = {
     "memory": "m",
     "invalid": "x",
 }
-_LEGEND = (
-    "F hides fully, p hides partly, . does nothing, L loses; not computed: m memory, x cannot be laid out, r policy refused"
-)
+_LEGEND = "F hides fully, p hides partly, . does nothing, L loses; not computed: m memory, x cannot be laid out, r policy refused"
 
 
 def print_sweep(sweep: Sweep, file: IO[str]) -> None:
@@ -38,13 +36,14 @@ def _lines(sweep: Sweep) -> Iterator[str]:
     kind = sweep.workload.partition(",")[0]
     computed = sum(point.step_ns is not None for point in sweep.points)
     yield from wrap(
-        f"SIMULATED {clean(sweep.model)} on {clean(sweep.cluster)}: {clean(kind)}, {len(sweep.points)} points, {computed} computed",
+        f"SIMULATED {clean(sweep.model)} on {clean(sweep.cluster)}: {clean(kind)}, {len(sweep.points)} points, "
+        f"{computed} computed",
         WIDTH,
     )
     yield from wrap(_LEGEND, WIDTH)
     yield from wrap(
-        f"shorter or longer: by more than {100 * sweep.same_ratio:g} % of the step; fully: at least {100 * sweep.hidden_share:g} % of "
-        "the communication of the policy's axes is hidden",
+        f"shorter or longer: by more than {100 * sweep.same_ratio:g} % of the step; "
+        f"fully: at least {100 * sweep.hidden_share:g} % of the communication of the policy's axes is hidden",
         WIDTH,
     )
     for layout in sweep.layouts:
@@ -67,7 +66,11 @@ def _map(sweep: Sweep, title: str, points: dict[tuple[int, int], SweepPoint]) ->
     yield from wrap(clean(title), WIDTH)
     widths = [max(len(str(batch)), 1) for batch in sweep.batches]
     side = max(len("seq \\ batch"), *(len(str(seq)) for seq in sweep.seqs))
-    yield "  " + "seq \\ batch".rjust(side) + "".join(f" {batch:>{width}}" for batch, width in zip(sweep.batches, widths, strict=True))
+    yield (
+        "  "
+        + "seq \\ batch".rjust(side)
+        + "".join(f" {batch:>{width}}" for batch, width in zip(sweep.batches, widths, strict=True))
+    )
     for seq in sweep.seqs:
         letters = (LETTERS[points[seq, batch].verdict] if (seq, batch) in points else " " for batch in sweep.batches)
         row = "".join(f" {letter:>{width}}" for letter, width in zip(letters, widths, strict=True))

@@ -211,15 +211,13 @@ class _Folding:
                 host_ns = thin.stretched(_boundaries(expansion, host), _SAME_NS)
         slowed = []
         for units in taken:
-            times = self._run(plan, expansions, built, np.zeros(len(built.lane), dtype=np.int64), gone=units)
-            slowed.append(thin.stretched(_boundaries(expansion, times), _SAME_NS))
+            beside = self._run(plan, expansions, built, np.zeros(len(built.lane), dtype=np.int64), gone=units)
+            slowed.append(thin.stretched(_boundaries(expansion, beside), _SAME_NS))
         if host_ns is None or None in slowed:
             return None
-        return Alone(device_ns, host_ns, spans, tuple(time for time in slowed if time is not None))
+        return Alone(device_ns, host_ns, spans, tuple(each for each in slowed if each is not None))
 
-    def _run(
-        self, plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, release: Int64, *, gone: int = 0
-    ) -> Times:
+    def _run(self, plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, release: Int64, *, gone: int = 0) -> Times:
         _, work = works_of(plan, expansions, built, self.number)
         duration = np.where(work >= 0, self.prices.work_ns[work], 0)
         duration = slowed_of(plan, built, expansions, self.machine, duration)
@@ -368,7 +366,9 @@ def _together(folding: _Folding, parts: list[_Shortened]) -> Folded:
         duration[stretch + 1] = 0
         release[stretch] = 0
         release[stretch + 1] = (
-            [part.submitted[at] * folding.launch_ns + alone.host_ns for at, alone in part.alone.items()] if folding.launch_ns else 0
+            [part.submitted[at] * folding.launch_ns + alone.host_ns for at, alone in part.alone.items()]
+            if folding.launch_ns
+            else 0
         )
     ready = network(built.lane, duration, release_ns=release, rendezvous=built.rendezvous, edges=built.edges)
     shared = rates_of(plan, expansions, built, folding.prices, work) if folding.machine.contention else None
@@ -376,7 +376,7 @@ def _together(folding: _Folding, parts: list[_Shortened]) -> Folded:
     step_ns = int(times.end_ns.max(initial=0))
     return Folded(
         step_ns=step_ns,
-        spans={part.role.name: _of_role(part, expansions[part.role.name], built, times, step_ns) for part in parts},
+        spans={part.role.name: _of_role(part, expansions[part.role.name], built, times) for part in parts},
         nodes=len(built.lane),
         assumptions=folding.prices.assumptions,
     )
@@ -414,7 +414,7 @@ def _submitted(kind: np.ndarray, step: np.ndarray, before: list[int]) -> Int64:
     return np.asarray(count - start + np.asarray(before, dtype=np.int64)[step], dtype=np.int64)
 
 
-def _of_role(part: _Shortened, expansion: Expansion, built: PlanNetwork, times: Times, step_ns: int) -> Spans:
+def _of_role(part: _Shortened, expansion: Expansion, built: PlanNetwork, times: Times) -> Spans:
     """The folded stretches as they divide alone; the rest as it was simulated. A transfer ends when its meeting does."""
     first = built.first[part.role.name]
     here = slice(first, first + len(expansion.rows))

@@ -36,7 +36,7 @@ class Machine:
     slowed: dict[int, float] = dataclasses.field(default_factory=dict)
     """rank -> how many times longer its compute takes. The plan has to have a role of its own for it."""
     jitter: float = 0.0
-    """Standard deviation of each operation's time over its mean: collectives wait for the last of their ranks. `fold` knows none."""
+    """Standard deviation of each operation's time over its mean: collectives wait for their last rank. `fold` has none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,11 @@ def in_flight(stretches: Iterable[Stretch]) -> set[Flying]:
     """All that may be in flight beside compute: what stretches put beside their own, and messages beside both."""
     found: set[Flying] = set()
     for stretch in stretches:
-        found |= stretch.overlapped if not stretch.beside else {stretch.beside, *(each | stretch.beside for each in stretch.overlapped)}
+        found |= (
+            stretch.overlapped
+            if not stretch.beside
+            else {stretch.beside, *(each | stretch.beside for each in stretch.overlapped)}
+        )
     return found
 
 
