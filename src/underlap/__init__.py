@@ -5,6 +5,9 @@
     timeline = underlap.read("traces/")
     report = underlap.analyze(timeline)
 
+    asked = underlap.scenario(model="llama3-8b", cluster="dgx-h100", layout="tp=8,sp", workload="prefill,batch=4,seq=2048")
+    report = underlap.simulate(asked)
+
 Names are loaded on first use, so that importing the package is quick.
 """
 
@@ -18,7 +21,11 @@ from underlap._version import __version__
 if TYPE_CHECKING:
     from underlap.errors import UnderlapError
     from underlap.flows.analyze import analyze
+    from underlap.flows.ladder import ladder
+    from underlap.flows.levers import levers
     from underlap.flows.read import read
+    from underlap.flows.simulate import scenario, simulate
+    from underlap.flows.sweep import sweep
     from underlap.report import Report
     from underlap.timeline import Timeline
 
@@ -27,14 +34,31 @@ _HOME = {
     "Timeline": "underlap.timeline",
     "UnderlapError": "underlap.errors",
     "analyze": "underlap.flows.analyze",
+    "ladder": "underlap.flows.ladder",
+    "levers": "underlap.flows.levers",
     "read": "underlap.flows.read",
+    "scenario": "underlap.flows.simulate",
+    "simulate": "underlap.flows.simulate",
+    "sweep": "underlap.flows.sweep",
 }
 
-__all__ = ["Report", "Timeline", "UnderlapError", "__version__", "analyze", "read"]
+__all__ = [
+    "Report",
+    "Timeline",
+    "UnderlapError",
+    "__version__",
+    "analyze",
+    "ladder",
+    "levers",
+    "read",
+    "scenario",
+    "simulate",
+    "sweep",
+]
 
 
 class _Package(ModuleType):
-    """Keeps `underlap.read` and `underlap.analyze` the functions, though folders of that name hold their parts.
+    """Keeps `underlap.read`, `underlap.analyze` and `underlap.simulate` the functions, though folders so named hold their parts.
 
     The import system binds a submodule in its package when it is first imported; here that would hide the function. The
     parts are reached by `from underlap.read import kineto`; `import underlap.read.kineto as kineto` finds the function.
