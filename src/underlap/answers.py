@@ -108,7 +108,7 @@ class RungCost(msgspec.Struct, frozen=True, kw_only=True):
     collective: str
     link: Literal["scale_up", "scale_out"]
     calls: int
-    """Of one rank of each role, summed over roles."""
+    """Of one rank of each stage, summed over stages."""
     bytes_per_gpu: int
     """Sent, mean over all ranks."""
     communication_ns: int | None

@@ -19,44 +19,20 @@ import numpy as np
 from underlap.columns import NONE, Int64
 from underlap.cost.work import Work
 from underlap.expansion import Expansion, expand
-from underlap.intervals import EMPTY, intersect, length, merge, union
+from underlap.intervals import intersect, length, union
 from underlap.meetings import meetings
 from underlap.plan import Block, Operation, OpKind, Place, Plan, Role, Step
 from underlap.plan_network import PlanNetwork, plan_network
 from underlap.replay import COMMUNICATION, Network, SharedRates, Times, network, replay
 from underlap.simulate.pricing import Prices, price
 from underlap.simulate.run import Machine, rates_of, released_of, slowed_of, works_of
+from underlap.simulate.spans import Spans, boundaries, divided, spans_between
 from underlap.simulate.stretches import Cutter, Stretch, held_together, in_flight
 from underlap.simulate.thinning import Thinned, thinned
 
 _SAME_NS = 2
 """Periods that differ by less are the same: ends are rounded to whole nanoseconds."""
 _FOLDED = "folded."
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Spans:
-    """How a span of time on one device divides. All in ns; what is in none of them is idle."""
-
-    compute_ns: int = 0
-    hidden_ns: int = 0
-    """Communication beside compute: part of compute_ns."""
-    exposed_ns: int = 0
-    groups: tuple[tuple[str, int, int], ...] = ()
-    """(group, its communication, what of that is exposed). Groups may communicate at the same time: they need not add up."""
-
-    def plus(self, other: Spans, times: int = 1) -> Spans:
-        """Both, the other so many times."""
-        groups = {name: (total, exposed) for name, total, exposed in self.groups}
-        for name, total, exposed in other.groups:
-            before = groups.get(name, (0, 0))
-            groups[name] = (before[0] + times * total, before[1] + times * exposed)
-        return Spans(
-            self.compute_ns + times * other.compute_ns,
-            self.hidden_ns + times * other.hidden_ns,
-            self.exposed_ns + times * other.exposed_ns,
-            tuple((name, *both) for name, both in groups.items()),
-        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,13 +169,13 @@ class _Folding:
             return Alone(0, 0, Spans(), (0,) * len(taken))
         built = plan_network(plan, expansions, {role.name: np.full(len(expansion.rows), NONE, dtype=np.int32)})
         device = self._run(plan, expansions, built, np.zeros(len(built.lane), dtype=np.int64))
-        ends = _boundaries(expansion, device)
+        ends = boundaries(expansion, device)
         device_ns = thin.stretched(ends, _SAME_NS)
         if device_ns is None:
             return None
-        spans = _spans(expansion, device, 0, int(ends[-1]))
+        spans = spans_between(expansion, device, 0, int(ends[-1]))
         for low, high, times in thin.periods(ends):
-            spans = spans.plus(_spans(expansion, device, low, high), times)
+            spans = spans.plus(spans_between(expansion, device, low, high), times)
         host_ns: int | None = 0
         if self.launch_ns:
             submitted = np.cumsum(expansion.rows.kind != OpKind.WAIT) * self.launch_ns
@@ -208,11 +184,11 @@ class _Folding:
                 host_ns = device_ns + self.launch_ns
             else:
                 host = self._run(plan, expansions, built, submitted.astype(np.int64))
-                host_ns = thin.stretched(_boundaries(expansion, host), _SAME_NS)
+                host_ns = thin.stretched(boundaries(expansion, host), _SAME_NS)
         slowed = []
         for units in taken:
             beside = self._run(plan, expansions, built, np.zeros(len(built.lane), dtype=np.int64), gone=units)
-            slowed.append(thin.stretched(_boundaries(expansion, beside), _SAME_NS))
+            slowed.append(thin.stretched(boundaries(expansion, beside), _SAME_NS))
         if host_ns is None or None in slowed:
             return None
         return Alone(device_ns, host_ns, spans, tuple(each for each in slowed if each is not None))
@@ -253,45 +229,6 @@ def _with_occupant(ready: Network, shared: SharedRates, units: int) -> tuple[Net
         memory=np.append(shared.memory, 0.0),
         link=np.append(shared.link, NONE).astype(np.int32),
         demand=np.append(shared.demand, 1.0),
-    )
-
-
-def _boundaries(expansion: Expansion, times: Times) -> Int64:
-    """When each step of the program has ended: when its lane is free for the next. Shape (steps,)."""
-    steps = len(expansion.role.program)
-    rows = expansion.rows
-    ends = np.zeros(steps, dtype=np.int64)
-    on_lane = rows.kind != OpKind.ISSUE
-    np.maximum.at(ends, rows.step[on_lane], times.end_ns[: len(rows)][on_lane])
-    # A stretch ends with nothing in flight, so behind its last step all has ended.
-    return np.maximum.accumulate(ends)
-
-
-def _spans(expansion: Expansion, times: Times, low: int, high: int) -> Spans:
-    """How the time from low to high divides."""
-    rows = expansion.rows
-    start = np.clip(times.start_ns[: len(rows)], low, high)
-    end = np.clip(times.end_ns[: len(rows)], low, high)
-    computing = rows.kind == OpKind.COMPUTE
-    return _divided(expansion, start, end, union(start[computing], end[computing]))
-
-
-def _divided(expansion: Expansion, start: Int64, end: Int64, compute: Int64, folded: Int64 = EMPTY) -> Spans:
-    """Spans of a role's rows beside its compute. What is beside a folded stretch is neither hidden nor exposed here."""
-    rows = expansion.rows
-    sent = rows.kind == OpKind.ISSUE
-    apart = merge(compute, folded)
-    communication = union(start[sent], end[sent])
-    groups = []
-    for number in np.unique(rows.group[sent]).tolist():
-        own = sent & (rows.group == number)
-        spans = union(start[own], end[own])
-        groups.append((expansion.names[number], length(spans), length(spans) - length(intersect(spans, apart))))
-    return Spans(
-        length(compute),
-        length(intersect(communication, compute)),
-        length(communication) - length(intersect(communication, apart)),
-        tuple(groups),
     )
 
 
@@ -431,7 +368,7 @@ def _of_role(part: _Shortened, expansion: Expansion, built: PlanNetwork, times: 
     at = np.flatnonzero(np.isin(rows.step, list(part.alone)))[0::2]
     folded = union(start[at], end[at])
     beside = intersect(union(start[sent], end[sent]), folded)
-    spans = _divided(expansion, start, end, union(start[computing], end[computing]), folded)
+    spans = divided(expansion, start, end, union(start[computing], end[computing]), folded)
     inside = Spans()
     for alone in part.alone.values():
         inside = inside.plus(alone.spans)
