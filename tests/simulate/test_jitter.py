@@ -80,6 +80,7 @@ def test_a_slow_rank_adds_what_its_compute_takes_longer_and_the_others_wait_for_
     # Every layer is a chain of compute and all-reduces: the whole of the slow rank's extra compute is added.
     added = late.prediction.step_ns - plain.prediction.step_ns
     assert added == pytest.approx(plain.prediction.compute_ns, rel=0.001)
+    assert late.prediction.bytes_by_axis == plain.prediction.bytes_by_axis
 
 
 @pytest.mark.parametrize(

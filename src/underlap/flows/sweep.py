@@ -6,8 +6,10 @@ import dataclasses
 import itertools
 import multiprocessing
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import msgspec
 
@@ -36,10 +38,11 @@ class _Line:
     batches: tuple[int, ...]
 
 
-def sweep(asked: Sequence[Scenario], compare: str, *, batches: Sequence[int], seqs: Sequence[int], jobs: int = 2) -> Sweep:
+def sweep(asked: Sequence[Scenario], compare: str, *, batches: Sequence[int], seqs: Sequence[int], jobs: int = 1) -> Sweep:
     """Every policy of `compare` but the first against the first, at every batch and sequence, on the layout of each scenario.
 
-    The scenarios differ in layout only. Raises OptionError for an empty or too large grid, and for unknown policies.
+    The scenarios differ in layout only. More `jobs` are processes, started by spawn: a script then needs its `__main__` guard.
+    Raises OptionError for an empty or too large grid, and for unknown policies.
     """
     if not asked or not batches or not seqs:
         raise OptionError("sweep: nothing to sweep over: give a layout, batches and sequences")
@@ -109,11 +112,21 @@ def _computed(lines: Sequence[_Line], jobs: int) -> Iterator[list[SweepPoint]]:
         yield from (_line(line, quick) for line in lines)
         return
     # spawn: whoever calls may have threads. Each process keeps what it has simulated.
-    with ProcessPoolExecutor(max_workers=min(jobs, len(lines)), mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_line_of_process, lines)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(lines)), mp_context=context, initializer=_leave_interrupts) as pool:
+        try:
+            yield from pool.map(_line_of_process, lines)
+        except BrokenProcessPool:
+            # The system ends a process that takes too much memory, and the pool with it.
+            raise OptionError("sweep: a process was ended from outside, perhaps for want of memory: try --jobs 1") from None
 
 
 _QUICK = Quick()
+
+
+def _leave_interrupts() -> None:
+    """An interrupt is the caller's: it cancels what has not begun, and this process ends with the line that it is at."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _line_of_process(line: _Line) -> list[SweepPoint]:
