@@ -19,23 +19,31 @@ from typing import TYPE_CHECKING, Any
 from underlap._version import __version__
 
 if TYPE_CHECKING:
+    from underlap.claim import Claim
     from underlap.errors import UnderlapError
     from underlap.flows.analyze import analyze
+    from underlap.flows.judge import judge
     from underlap.flows.ladder import ladder
     from underlap.flows.levers import levers
+    from underlap.flows.lint import lint
     from underlap.flows.read import read
     from underlap.flows.simulate import scenario, simulate
     from underlap.flows.sweep import sweep
+    from underlap.judgement import Judgement
     from underlap.report import Report
     from underlap.timeline import Timeline
 
 _HOME = {
+    "Claim": "underlap.claim",
+    "Judgement": "underlap.judgement",
     "Report": "underlap.report",
     "Timeline": "underlap.timeline",
     "UnderlapError": "underlap.errors",
     "analyze": "underlap.flows.analyze",
+    "judge": "underlap.flows.judge",
     "ladder": "underlap.flows.ladder",
     "levers": "underlap.flows.levers",
+    "lint": "underlap.flows.lint",
     "read": "underlap.flows.read",
     "scenario": "underlap.flows.simulate",
     "simulate": "underlap.flows.simulate",
@@ -43,13 +51,17 @@ _HOME = {
 }
 
 __all__ = [
+    "Claim",
+    "Judgement",
     "Report",
     "Timeline",
     "UnderlapError",
     "__version__",
     "analyze",
+    "judge",
     "ladder",
     "levers",
+    "lint",
     "read",
     "scenario",
     "simulate",
@@ -58,7 +70,7 @@ __all__ = [
 
 
 class _Package(ModuleType):
-    """Keeps `underlap.read`, `underlap.analyze` and `underlap.simulate` the functions, though folders so named hold their parts.
+    """Keeps `underlap.read`, `analyze`, `simulate`, `lint` and `judge` the functions, though folders so named hold their parts.
 
     The import system binds a submodule in its package when it is first imported; here that would hide the function. The
     parts are reached by `from underlap.read import kineto`; `import underlap.read.kineto as kineto` finds the function.

@@ -112,6 +112,15 @@ def test_prefetch_gathers_the_next_layer_before_this_one_computes_and_doubles_th
     assert made.pools["gathered"] == 2 * before.pools["gathered"]
 
 
+@pytest.mark.parametrize("policy", ["tp=split_batch,fsdp=prefetch", "tp=decompose:2,fsdp=prefetch:2"])
+def test_layers_in_parts_or_chunks_still_have_their_weights_prefetched(policy: str) -> None:
+    before = trained(Layout(tp=2, fsdp=2, pp=2), mbs=1)
+    made = applied(before, policy)
+    validate(made)
+    check_kept(before, made)
+    assert made.pools["gathered"] > before.pools["gathered"]
+
+
 def test_buckets_are_issued_within_the_last_backward_and_waited_for_before_the_optimizer() -> None:
     made = applied(trained(Layout(dp=2)), "dp=bucket:1kB")
     steps = [step.block for step in made.roles[0].program]

@@ -2,7 +2,8 @@
 
 Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
 
-Exit codes: 0 done, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no failure.
+Exit codes: 0 done or held, 1 findings (lint) or a claim refuted, 2 usage or unusable input, 3 a claim cannot be decided,
+130 interrupted. A reader that closes the pipe early is no failure.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import click
 
 from underlap._version import __version__
 from underlap.cli.analyze import analyze
+from underlap.cli.claims import claims
+from underlap.cli.judge import judge
 from underlap.cli.ladder import ladder
 from underlap.cli.levers import levers
+from underlap.cli.lint import lint
 from underlap.cli.simulate import simulate
 from underlap.cli.sweep import sweep
 from underlap.errors import UnderlapError
@@ -49,7 +53,7 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="underlap", message="%(prog)s %(version)s")
 def main() -> None:
-    """Tell which communication is really hidden behind compute: from the traces of a profiler, or before the run."""
+    """Tell which communication is really hidden behind compute: from traces or before the run; and what claims of it are worth."""
 
 
 main.add_command(analyze)
@@ -57,3 +61,6 @@ main.add_command(ladder)
 main.add_command(levers)
 main.add_command(simulate)
 main.add_command(sweep)
+main.add_command(lint)
+main.add_command(claims)
+main.add_command(judge)

@@ -138,8 +138,11 @@ def _gather_issues(block: Block) -> list[Operation]:
 
 
 def _last_scatters(block: Block) -> list[Operation]:
-    """Of each chain of reductions of a layer the issues that may stay in flight: all but those that another one builds on."""
-    issues = [o for o in block.operations if o.kind == OpKind.ISSUE and o.role.startswith(_SCATTER)]
+    """Of each chain of reductions of a layer the issues that may stay in flight: all but those that another one builds on.
+
+    Those that stand with another layer already, where layers are split, stay as they are.
+    """
+    issues = [o for o in block.operations if o.kind == OpKind.ISSUE and o.role.startswith(_SCATTER) and o.layer == 0]
     used = {access.buffer for issue in issues for access in issue.reads}
     return [issue for issue in issues if not any(access.buffer in used - _own(issue) for access in issue.writes)]
 
