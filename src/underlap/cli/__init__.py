@@ -53,7 +53,7 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="underlap", message="%(prog)s %(version)s")
 def main() -> None:
-    """Tell which communication is really hidden behind compute: from traces or before the run; and what claims of it are worth."""
+    """Tell which communication is really hidden behind compute, in traces or before the run, and what claims of it are worth."""
 
 
 main.add_command(analyze)
