@@ -138,7 +138,7 @@ def test_j01_every_time_of_an_answer_has_its_unit_in_its_name_and_simulated_is_a
     assert report.provenance.kind == "simulated"
     assert predicted(report).step_ns > 0
     (row,) = report.ranks
-    assert row.wall_ns == row.compute_ns + row.exposed_ns + row.copy_ns + row.idle_ns + (row.fused_ns or 0)
+    assert row.span_ns == row.compute_ns + row.fused_ns + row.exposed_ns + row.copy_ns + row.idle_ns
     assert b'"exposed_ns"' in to_json(report)
     assert b'"step_ns"' in answer_json(ladder(question("tp=2", "prefill,batch=1,seq=512")))
 
