@@ -36,11 +36,15 @@ def shared(plan: replay.Network, devices: int) -> replay.SharedRates:
     return replay.SharedRates(
         kind=np.where(communication, replay.COMMUNICATION, replay.COMPUTE).astype(np.int8),
         device=plan.lane // 2,
-        compute_slowdown=np.full(devices, 1.1),
-        communication_slowdown=np.full(devices, 1.3),
+        units=np.ones(len(plan), dtype=np.int32),
+        curve=communication.astype(np.int32),
+        curves=np.array([[1.0, 1.1], [1.0, 1.3]]),
+        late=np.zeros(len(plan), dtype=np.int8),
+        memory=np.where(communication, 0.2, 0.5),
         link=np.where(communication, plan.lane // 16, -1).astype(np.int32),
         demand=np.full(len(plan), 0.4),
         links=devices // 8,
+        devices=devices,
     )
 
 

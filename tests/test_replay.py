@@ -1,5 +1,6 @@
 """The event kernel: given durations exactly, shared rates by hand, and both engines alike where numba is installed."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -33,11 +34,15 @@ def sharing(kinds: list[int], devices: list[int], slowdown: float, links: list[i
     return SharedRates(
         kind=np.array(kinds, dtype=np.int8),
         device=np.array(devices, dtype=np.int32),
-        compute_slowdown=np.full(count, slowdown),
-        communication_slowdown=np.full(count, slowdown),
+        units=np.ones(len(kinds), dtype=np.int32),
+        curve=np.zeros(len(kinds), dtype=np.int32),
+        curves=np.array([[1.0, slowdown]]),
+        late=np.zeros(len(kinds), dtype=np.int8),
+        memory=np.zeros(len(kinds)),
         link=np.array(links or [-1] * len(kinds), dtype=np.int32),
         demand=np.full(len(kinds), demand),
         links=2,
+        devices=count,
     )
 
 
@@ -158,13 +163,48 @@ def test_who_wants_little_of_a_link_gets_it_and_the_rest_is_split() -> None:
     assert ends(made([0, 1, 2], [40, 20, 20]), rates) == [40, 48, 48]
 
 
-def test_waiting_in_a_rendezvous_slows_nothing() -> None:
+def test_a_member_that_waits_holds_its_units_but_no_link() -> None:
     plan = made([0, 1, 2, 3], [10, 4, 8, 4], rendezvous=[-1, 0, -1, 0])
     plan = network(plan.lane, plan.work_ns, rendezvous=plan.rendezvous, edges=columns((2, 3, 0)))
     rates = sharing([COMPUTE, COMMUNICATION, COMPUTE, COMMUNICATION], [0, 0, 1, 1], 2.0)
 
-    # The transfer begins at 8; compute 0 has 2 left, which take 4; the transfer beside it does 2 of its 4 by 12.
-    assert ends(plan, rates) == [12, 14, 8, 12]
+    # Compute 0 is slowed from the start: by 8 it has done 4 of 10. The transfer begins then; on device 0 at half rate to 16.
+    assert ends(plan, rates) == [18, 16, 8, 12]
+
+
+def test_compute_slows_by_the_curve_at_the_units_that_transfers_hold_together() -> None:
+    rates = sharing([COMPUTE, COMMUNICATION, COMMUNICATION], [0, 0, 0], 1.0)
+    rates.units[:] = [0, 2, 3]
+    rates = dataclasses.replace(rates, curves=np.array([[1.0] * 5 + [2.0], [1.0] * 6]), curve=np.array([0, 1, 1], dtype=np.int32))
+
+    # Both transfers, 5 units, until 4; then 2 units, which the curve does not mind.
+    assert ends(made([0, 1, 2], [10, 6, 4]), rates) == [12, 6, 4]
+
+
+def test_a_persistent_kernel_stands_until_the_transfer_lets_go_and_then_runs_in_full() -> None:
+    rates = sharing([COMPUTE, COMMUNICATION], [0, 0], 2.0)
+    rates = dataclasses.replace(rates, late=np.array([1, 0], dtype=np.int8), curve=np.array([0, -1], dtype=np.int32))
+
+    # A short transfer delays it by what is left of it; a long one by one more round of 10, and no more.
+    for transfer, expected in ((6, [16, 6]), (60, [21, 60])):
+        plan = network(np.array([0, 1]), np.array([10, transfer]), release_ns=np.array([1, 0]))
+        assert ends(plan, rates) == expected
+
+
+def test_a_persistent_kernel_that_runs_already_is_not_slowed_by_what_comes() -> None:
+    rates = sharing([COMPUTE, COMMUNICATION], [0, 0], 2.0)
+    rates = dataclasses.replace(rates, late=np.array([1, 0], dtype=np.int8), curve=np.array([0, -1], dtype=np.int32))
+    plan = network(np.array([0, 1]), np.array([10, 6]), release_ns=np.array([0, 3]))
+
+    assert ends(plan, rates) == [10, 9]
+
+
+def test_memory_is_shared_fairly_by_all_that_run_on_a_device() -> None:
+    rates = sharing([COMPUTE, COMMUNICATION], [0, 0], 1.0)
+    rates.memory[:] = [1.0, 0.25]
+
+    # The transfer gets its quarter, the compute three quarters until 8: 6 of its 12; then all.
+    assert ends(made([0, 1], [12, 8]), rates) == [14, 8]
 
 
 # ---- engines and reduction

@@ -54,21 +54,32 @@ class Sharing(NamedTuple):
     on: Any
     kind: Any
     device: Any
-    slowdown: Any
-    """Of compute and of communication, by device: 2 * device + (kind - 1)."""
+    units: Any
+    curve: Any
+    """First entry of its curve in `curves`, -1 for none."""
+    curves: Any
+    width: Any
+    """Entries per curve."""
+    late: Any
+    """1 where what does not fit at its start is done after the rest (blocks of a persistent kernel)."""
+    stall: Any
+    """How long it still stands before the blocks that did not fit have run, at most."""
     link: Any
     demand: Any
     share: Any
-    """What it gets of its demand, in (0, 1]."""
+    """What it gets of its demand of a link, in (0, 1]."""
+    memory: Any
+    memory_share: Any
+    """What it gets of its demand of memory bandwidth, in (0, 1]."""
     rate: Any
     remaining: Any
     since: Any
-    running: Any
-    """How many of each kind run, by device: 2 * device + (kind - 1)."""
+    held: Any
+    """How many units each kind holds, by device: 2 * device + (kind - 1)."""
     heads: Any
-    """First running operation of each device, then of each link."""
+    """First running operation of each device, then of each link, then of each device's memory."""
     after: Any
-    """Next running operation on the same device; after n more entries the same for links."""
+    """Next running operation on the same device; after n more entries the same for links, after 2 n for memory."""
     before: Any
 
 
@@ -94,7 +105,7 @@ def compiled() -> Engine | None:
     except ModuleNotFoundError:
         return None
     namespace = dict(globals())
-    for function in (_list, _rerate, _share, _change, _kernel):
+    for function in (_list, _slower, _rerate, _share, _hold, _change, _kernel):
         copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
         namespace[function.__name__] = numba.njit(cache=True)(copy)
     kernel = namespace["_kernel"]
@@ -105,7 +116,7 @@ def compiled() -> Engine | None:
     return engine
 
 
-def _kernel(plan: Any, state: Any, sharing: Any) -> int:  # noqa: C901, PLR0912  # calls per event would double its time
+def _kernel(plan: Any, state: Any, sharing: Any) -> int:  # noqa: C901, PLR0912, PLR0915  # calls per event would double its time
     """Runs until nothing is left that can start; returns how many operations ended."""
     first, targets, lags, work = plan.first, plan.target, plan.lag, plan.work
     rendezvous, first_member, members = plan.rendezvous, plan.first_member, plan.members
@@ -122,8 +133,14 @@ def _kernel(plan: Any, state: Any, sharing: Any) -> int:  # noqa: C901, PLR0912 
         if at != version[op]:
             continue  # an end predicted before a change of rate
         low, high = op, op + 1
+        if shared and at > 0 and sharing.stall[op] > 0.0 and sharing.rate[op] == 0.0:
+            _rerate(op, time, version, sharing, events)
+            continue  # it has stood as long as it can
         if at == 0:
             start[op] = time
+            if shared and sharing.units[op] > 0:
+                # Once resident it holds its units, even while it waits for the others of its rendezvous.
+                _hold(op, time, 1, version, sharing, events)
             group = rendezvous[op]
             if group >= 0:
                 state.gathered[group] = max(time, state.gathered[group])
@@ -163,19 +180,23 @@ def _kernel(plan: Any, state: Any, sharing: Any) -> int:  # noqa: C901, PLR0912 
 
 def _change(op: int, time: int, sign: int, work: Any, version: Any, sharing: Any, events: Any) -> None:
     """An operation begins (+1) or ends (-1): everything on its device and link gets a new rate and a new predicted end."""
-    devices, size = len(sharing.slowdown) // 2, len(work)
+    devices, size = len(sharing.held) // 2, len(work)
     device, link = sharing.device[op], sharing.link[op]
     if sign > 0:
         sharing.remaining[op], sharing.rate[op], sharing.since[op] = float(work[op]), 0.0, time
     else:
         version[op] += 1
     if device >= 0:
-        if sharing.kind[op] > 0:
-            sharing.running[2 * device + sharing.kind[op] - 1] += sign
         _list(sharing, device, op, 0, sign)
+        if sharing.memory[op] > 0:
+            memory = len(sharing.heads) - devices + device
+            _list(sharing, memory, op, 2 * size, sign)
+            _share(sharing, memory, 2 * size, sharing.memory, sharing.memory_share)
+        if sign < 0 and sharing.units[op] > 0:
+            sharing.held[2 * device + sharing.kind[op] - 1] -= sharing.units[op]
     if link >= 0:
         _list(sharing, devices + link, op, size, sign)
-        _share(sharing, devices + link, size)
+        _share(sharing, devices + link, size, sharing.demand, sharing.share)
         other = sharing.heads[devices + link]
         while other >= 0:
             _rerate(other, time, version, sharing, events)
@@ -189,13 +210,46 @@ def _change(op: int, time: int, sign: int, work: Any, version: Any, sharing: Any
         _rerate(op, time, version, sharing, events)
 
 
+def _slower(op: int, sharing: Any) -> float:
+    """How many times longer it takes with what the other kind holds of its device."""
+    device, kind = sharing.device[op], sharing.kind[op]
+    if device < 0 or kind == 0 or sharing.curve[op] < 0:
+        return 1.0
+    # Kind 1 is slowed by what kind 2 holds and the other way around.
+    held = min(sharing.held[2 * device + 2 - kind], sharing.width - 1)
+    return float(sharing.curves[sharing.curve[op] + held])
+
+
+def _hold(op: int, time: int, sign: int, version: Any, sharing: Any, events: Any) -> None:
+    """An operation takes (+1) its units of its device: what runs there gets a new rate."""
+    device = sharing.device[op]
+    sharing.held[2 * device + sharing.kind[op] - 1] += sign * sharing.units[op]
+    other = sharing.heads[device]
+    while other >= 0:
+        _rerate(other, time, version, sharing, events)
+        other = sharing.after[other]
+
+
 def _rerate(op: int, time: int, version: Any, sharing: Any, events: Any) -> None:
     """Settle what was done at the old rate, and predict the end at the new one."""
-    rate = sharing.share[op]
-    device, kind = sharing.device[op], sharing.kind[op]
-    # kind 1 is slowed by running kind 2 and the other way around.
-    if device >= 0 and kind > 0 and sharing.running[2 * device + 2 - kind] > 0:
-        rate /= sharing.slowdown[2 * device + kind - 1]
+    rate = min(sharing.share[op], sharing.memory_share[op])
+    slower = _slower(op, sharing)
+    if sharing.late[op] == 1:
+        # The last blocks begin once there is room: when the other kind lets go, or when the first blocks are through.
+        if version[op] == 0:
+            sharing.stall[op] = (slower - 1.0) * sharing.remaining[op]
+        elif sharing.rate[op] == 0.0:
+            sharing.stall[op] -= time - sharing.since[op]
+        if slower > 1.0 and sharing.stall[op] > 0.5:
+            if version[op] > 0 and sharing.rate[op] == 0.0 and sharing.since[op] == time:
+                return
+            sharing.rate[op], sharing.since[op] = 0.0, time
+            version[op] += 1
+            heapq.heappush(events, (time + math.ceil(sharing.stall[op]), op, version[op]))
+            return
+        sharing.stall[op] = 0.0
+    else:
+        rate = min(rate, 1.0 / slower)
     if rate == sharing.rate[op]:
         return
     left = sharing.remaining[op] - sharing.rate[op] * (time - sharing.since[op])
@@ -206,28 +260,28 @@ def _rerate(op: int, time: int, version: Any, sharing: Any, events: Any) -> None
     heapq.heappush(events, (time + math.ceil(left / rate - 1e-6), op, version[op]))
 
 
-def _share(sharing: Any, head: int, size: int) -> None:
-    """Max-min fair shares of one link: whoever wants less than an equal part gets all of it, the rest is split again."""
+def _share(sharing: Any, head: int, base: int, demand: Any, share: Any) -> None:
+    """Max-min fair shares of a link or memory: who wants less than an equal part gets all of it, the rest is split again."""
     free, hungry, op = 1.0, 0, sharing.heads[head]
     while op >= 0:
-        sharing.share[op] = 0.0
+        share[op] = 0.0
         hungry += 1
-        op = sharing.after[size + op]
+        op = sharing.after[base + op]
     while hungry > 0:
         equal, satisfied, taken = free / hungry, 0, 0.0
         op = sharing.heads[head]
         while op >= 0:
-            if sharing.share[op] == 0.0 and sharing.demand[op] <= equal:
-                sharing.share[op] = 1.0
+            if share[op] == 0.0 and demand[op] <= equal:
+                share[op] = 1.0
                 satisfied += 1
-                taken += sharing.demand[op]
-            op = sharing.after[size + op]
+                taken += demand[op]
+            op = sharing.after[base + op]
         if satisfied == 0:
             op = sharing.heads[head]
             while op >= 0:
-                if sharing.share[op] == 0.0:
-                    sharing.share[op] = equal / sharing.demand[op]
-                op = sharing.after[size + op]
+                if share[op] == 0.0:
+                    share[op] = equal / demand[op]
+                op = sharing.after[base + op]
             return
         free -= taken
         hungry -= satisfied

@@ -22,7 +22,7 @@ class PlanRows(Table):
     kind: Int8
     """An `OpKind`."""
     phase: Int32
-    """Index into `Expansion.names`, as are role, lane and group."""
+    """Index into `Expansion.names`, as are role, lane, group and channel."""
     micro_batch: Int32
     """-1 where the operation belongs to none, as for layer."""
     layer: Int32
@@ -31,6 +31,8 @@ class PlanRows(Table):
     parts: Int32
     lane: Int32
     group: Int32
+    channel: Int32
+    """The lane that a collective runs on; -1 but for issues."""
     work: Int32
     """Index into `Expansion.works`; -1 for waits."""
     other: Int32
@@ -187,6 +189,7 @@ def _tile(
         parts=repeated([operation.parts for operation in operations]),
         lane=repeated([names(operation.lane) for operation in operations]),
         group=repeated([names.optional(operation.group) for operation in operations]),
+        channel=repeated([names.optional(operation.channel or operation.group) for operation in operations]),
         work=repeated([works.optional(operation.work) for operation in operations]),
         other=np.full(count * len(operations), NONE),
         step=np.repeat(steps, len(operations)),

@@ -63,8 +63,8 @@ def check(plan: Plan, expansion: Expansion) -> None:
     rows = expansion.rows
     in_flight = rows.kind[edges.source] == OpKind.ISSUE
     before_wait = edges.target < rows.other[edges.source]
-    # Collectives of one group run one after the other on its lane, so the second may use the result of the first.
-    same_lane = (rows.kind[edges.target] == OpKind.ISSUE) & (rows.group[edges.target] == rows.group[edges.source])
+    # Collectives of one channel run one after the other, so the second may use the result of the first.
+    same_lane = (rows.kind[edges.target] == OpKind.ISSUE) & (rows.channel[edges.target] == rows.channel[edges.source])
     racing = np.flatnonzero(in_flight & before_wait & ~same_lane)
     if len(racing):
         at = racing[0]
@@ -89,7 +89,8 @@ def memory_peak(plan: Plan, expansion: Expansion) -> int:
     held = np.array([plan.buffers[name].persistent for name in expansion.buffers], dtype=np.bool_)[owner]
     static = int(sizes[np.unique(instance[counted & held]) // per_buffer].sum())
     live = counted & ~held
-    born, dead, size = _lives(expansion, instance[live], uses.row[live], uses.writes[live] == 1, sizes[owner[live]])
+    part = root[uses.instance // per_buffer] != uses.instance // per_buffer
+    born, dead, size = _lives(expansion, instance[live], uses.row[live], uses.writes[live] == 1, sizes[owner[live]], part[live])
     change = np.zeros(len(expansion.rows) + 2, dtype=np.int64)
     np.add.at(change, born, size)
     np.add.at(change, dead + 1, -size)
@@ -112,7 +113,12 @@ def lives_of_pools(plan: Plan, expansion: Expansion) -> tuple[Int64, Int64]:
         if not len(used):
             continue
         born, dead, _ = _lives(
-            expansion, uses.instance[used], uses.row[used], uses.writes[used] == 1, np.ones(len(used), dtype=np.int64)
+            expansion,
+            uses.instance[used],
+            uses.row[used],
+            uses.writes[used] == 1,
+            np.ones(len(used), dtype=np.int64),
+            np.ones(len(used), dtype=np.bool_),
         )
         order = np.argsort(born, kind="stable")
         source.append(dead[order][:-slots] if slots else dead[order])
@@ -121,13 +127,22 @@ def lives_of_pools(plan: Plan, expansion: Expansion) -> tuple[Int64, Int64]:
     return (np.concatenate(source), np.concatenate(target)) if source else (none, none)
 
 
-def flow(plan: Plan, expansion: Expansion) -> set[tuple[str, str]]:
-    """(writer, reader) of every read-after-write, as structural keys of whole operations: what a pass has to keep."""
-    edges = dependences(plan, expansion)
-    kept = edges.hazard == READ_AFTER_WRITE
-    whole = [expansion.key(row).rsplit("/", 1)[0] for row in range(len(expansion.rows))]
-    pairs = zip(edges.source[kept].tolist(), edges.target[kept].tolist(), strict=True)
-    return {(whole[a], whole[b]) for a, b in pairs if whole[a] != whole[b]}
+Piece = tuple[int, int]
+"""An instance of a buffer that holds memory, and one of the equal pieces of its rows."""
+
+
+def pieces(plan: Plan, expansion: Expansion) -> list[tuple[list[list[Piece]], list[list[Piece]]]]:
+    """For each row what each of its reads, and each of its writes, covers, in the order of its template."""
+    root, first, count, _ = _parts(plan, expansion)
+    per_buffer = (expansion.micro_batches + 1) * (expansion.layers + 3)
+    uses = expansion.accesses
+    buffer = uses.instance // per_buffer
+    instance = root[buffer] * per_buffer + uses.instance % per_buffer
+    found: list[tuple[list[list[Piece]], list[list[Piece]]]] = [([], []) for _ in range(len(expansion.rows))]
+    columns = (uses.row, uses.writes, instance, first[buffer], count[buffer])
+    for row, writes, whole, begin, length in zip(*(column.tolist() for column in columns), strict=True):
+        found[row][writes].append([(whole, begin + at) for at in range(length)])
+    return found
 
 
 # ---- parts of buffers
@@ -216,23 +231,24 @@ def _names(expansion: Expansion, instances: Int64) -> Iterator[str]:
 
 
 def _lives(
-    expansion: Expansion, instance: Int64, row: Int32, written: NDArray[np.bool_], size: Int64
+    expansion: Expansion, instance: Int64, row: Int32, written: NDArray[np.bool_], size: Int64, part: NDArray[np.bool_]
 ) -> tuple[Int64, Int64, Int64]:
     """(born, dead, bytes) of each life of each instance: from a row that writes it without reading it to its last use.
 
-    What a collective uses stays until its wait.
+    What a collective uses stays until its wait. `part` tells accesses to a part of the instance.
     """
     until = np.maximum(row, expansion.rows.other[row])
     order = np.lexsort((written, row, instance))
-    instance, row, until, written, size = instance[order], row[order], until[order], written[order], size[order]
+    instance, row, until = instance[order], row[order], until[order]
+    written, size, part = written[order], size[order], part[order]
     if not len(row):
         empty = np.empty(0, dtype=np.int64)
         return empty, empty, empty
     changed = np.concatenate(([True], instance[1:] != instance[:-1]))
     read_before = np.concatenate(([False], (row[1:] == row[:-1]) & ~changed[1:]))
-    previous_written = np.concatenate(([True], written[:-1]))
-    # A second write of the same row, or of a part right after another part's write, continues the life.
-    fresh = changed | (written & ~read_before & ~previous_written)
+    # A part written right behind another part continues the life; the whole written again ends one that nothing read.
+    continued = np.concatenate(([False], written[:-1] & (part[1:] | part[:-1] | (row[1:] == row[:-1]))))
+    fresh = changed | (written & ~read_before & ~continued)
     lives = np.cumsum(fresh) - 1
     dead = np.zeros(int(lives[-1]) + 1, dtype=np.int64)
     np.maximum.at(dead, lives, until)

@@ -14,7 +14,8 @@ from underlap.plan import COMPUTE_LANE, OpKind, Plan
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlanNetwork:
-    """One node per row: role after role, in the order of the plan. n nodes, m edges."""
+    """One node per row, role after role, in the order of the plan; then one for each meeting of several roles, which stands for
+    the end of all its members. n nodes, m edges."""
 
     lane: Int32
     """Index into lanes. Shape (n,)."""
@@ -25,11 +26,11 @@ class PlanNetwork:
     first: dict[str, int]
     """Per role: the node of its first row."""
     lanes: tuple[tuple[str, str], ...]
-    """(role, lane): compute, the name of a group, copy, ..."""
+    """(role, lane): compute, a channel, copy, ..."""
 
 
 def plan_network(plan: Plan, expansions: dict[str, Expansion], meet: dict[str, Int32]) -> PlanNetwork:
-    """The network of all roles. A collective runs on the lane of its group; its wait holds the lane that issued it."""
+    """The network of all roles. A collective runs on its channel; its wait holds the lane that issued it."""
     lanes = Interner()
     lane: list[Int32] = []
     sources: list[Int64] = []
@@ -42,19 +43,31 @@ def plan_network(plan: Plan, expansions: dict[str, Expansion], meet: dict[str, I
         first[role.name] = size
         issued = rows.kind == OpKind.ISSUE
         number = np.array([lanes((role.name, name)) for name in expansion.names], dtype=np.int32)
-        lane.append(np.where(issued, number[rows.group], number[rows.lane]).astype(np.int32))
+        lane.append(np.where(issued, number[rows.channel], number[rows.lane]).astype(np.int32))
         for source, target in (_issue_edges(expansion), _wait_edges(expansion), _other_edges(plan, expansion)):
             sources.append(source + size)
             targets.append(target + size)
         size += len(rows)
-    source, target = np.concatenate(sources), np.concatenate(targets)
+    together = np.concatenate([meet[role.name] for role in plan.roles]).astype(np.int32)
+    other = np.concatenate([_shifted(expansions[role.name].rows.other, first[role.name]) for role in plan.roles])
+    members = np.flatnonzero(together >= 0)
+    joint = (size + together[members]).astype(np.int64)
+    joints = int(together.max(initial=NONE)) + 1
+    # Members of a meeting may be slowed by different things; nobody has the result before the last of them has ended.
+    sources += [members, joint]
+    targets += [joint, other[members]]
+    source, target = np.concatenate(sources).astype(np.int64), np.concatenate(targets).astype(np.int64)
     return PlanNetwork(
-        lane=np.concatenate(lane),
-        rendezvous=np.concatenate([meet[role.name] for role in plan.roles]).astype(np.int32),
+        lane=np.concatenate([*lane, np.full(joints, NONE, dtype=np.int32)]),
+        rendezvous=np.concatenate([together, np.full(joints, NONE, dtype=np.int32)]),
         edges=(source, target, np.zeros(len(source), dtype=np.int64)),
         first=first,
         lanes=tuple(lanes.values),
     )
+
+
+def _shifted(rows: Int32, first: int) -> Int64:
+    return np.where(rows >= 0, rows.astype(np.int64) + first, NONE)
 
 
 def _issue_edges(expansion: Expansion) -> tuple[Int64, Int64]:

@@ -1,8 +1,8 @@
 """When operations start and end, given what each waits for: one event kernel, two providers of rates.
 
     given durations    an operation lasts as long as its work says; exact in integer nanoseconds
-    shared rates       work is done at a rate that depends on what else runs: compute and communication on one device slow
-                       each other, and operations on one link share it max-min fairly
+    shared rates       work is done at a rate that depends on what else runs: compute and communication take units of one device
+                       from each other, and operations share its memory and their link max-min fairly
 
 An operation starts when its lane is free (lanes run in row order), its release time has come and each edge's source has
 ended, plus the edge's lag. Members of a rendezvous occupy their lanes from their start on, but work only from the last
@@ -75,15 +75,24 @@ class SharedRates:
     """NEITHER, COMPUTE or COMMUNICATION. Shape (n,)."""
     device: Int32
     """-1 for none. Shape (n,)."""
-    compute_slowdown: np.ndarray
-    """How many times longer compute takes while communication runs on its device, >= 1. float64, shape (d,)."""
-    communication_slowdown: np.ndarray
-    """The same for communication while compute runs. float64, shape (d,)."""
+    units: Int32
+    """Multiprocessors that it takes from the other kind, from its start to its end: also while it waits. Shape (n,)."""
+    curve: Int32
+    """Row of `curves`, -1 where it does not care what is taken. Shape (n,)."""
+    curves: np.ndarray
+    """How many times longer it takes while the other kind holds so many units, >= 1. float64, shape (curves, units + 1);
+    more than the last column counts as the last."""
+    late: Int8
+    """1 for a persistent kernel: at its start all blocks get a multiprocessor or wait for one, and those that wait run after
+    the others or once the other kind lets go, whichever comes first. It is not slowed by what comes later. Shape (n,)."""
+    memory: np.ndarray
+    """What it takes of its device's memory bandwidth when alone, in [0, 1]. float64, shape (n,)."""
     link: Int32
     """The link that it crosses, -1 for none. Shape (n,)."""
     demand: np.ndarray
     """What it takes of its link's capacity when alone, in (0, 1]. float64, shape (n,)."""
     links: int
+    devices: int
 
 
 def network(
@@ -211,23 +220,31 @@ def _state(plan: Network) -> State:
 
 def _sharing(plan: Network, rates: SharedRates | None) -> Sharing:
     size = len(plan) if rates is not None else 0
-    devices = len(rates.compute_slowdown) if rates is not None else 0
-    none = np.empty(0)
+    devices = rates.devices if rates is not None else 0
+    none, nothing = np.empty(0), np.empty(0, dtype=np.int64)
+    width = rates.curves.shape[1] if rates else 1
     return Sharing(
         on=rates is not None,
-        kind=rates.kind.astype(np.int64) if rates else np.empty(0, dtype=np.int64),
-        device=rates.device.astype(np.int64) if rates else np.empty(0, dtype=np.int64),
-        slowdown=np.column_stack((rates.compute_slowdown, rates.communication_slowdown)).ravel() if rates else none,
-        link=rates.link.astype(np.int64) if rates else np.empty(0, dtype=np.int64),
+        kind=rates.kind.astype(np.int64) if rates else nothing,
+        device=rates.device.astype(np.int64) if rates else nothing,
+        units=np.where((rates.kind > 0) & (rates.device >= 0), rates.units.astype(np.int64), 0) if rates else nothing,
+        curve=np.where(rates.curve >= 0, rates.curve.astype(np.int64) * width, -1) if rates else nothing,
+        curves=rates.curves.astype(np.float64).ravel() if rates else none,
+        width=width,
+        late=rates.late.astype(np.int64) if rates else nothing,
+        stall=np.zeros(size),
+        link=rates.link.astype(np.int64) if rates else nothing,
         demand=np.asarray(rates.demand, dtype=np.float64) if rates else none,
         share=np.ones(size),
+        memory=np.asarray(rates.memory, dtype=np.float64) if rates else none,
+        memory_share=np.ones(size),
         rate=np.zeros(size),
         remaining=np.zeros(size),
         since=np.zeros(size, dtype=np.int64),
-        running=np.zeros(2 * devices, dtype=np.int64),
-        heads=np.full(devices + (rates.links if rates else 0), -1, dtype=np.int64),
-        after=np.full(2 * size, -1, dtype=np.int64),
-        before=np.full(2 * size, -1, dtype=np.int64),
+        held=np.zeros(2 * devices, dtype=np.int64),
+        heads=np.full(2 * devices + (rates.links if rates else 0), -1, dtype=np.int64),
+        after=np.full(3 * size, -1, dtype=np.int64),
+        before=np.full(3 * size, -1, dtype=np.int64),
     )
 
 

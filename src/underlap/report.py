@@ -679,6 +679,83 @@ class NoteRow(Record, frozen=True, kw_only=True):
     text: str
 
 
+class AxisBytes(Record, frozen=True, kw_only=True):
+    """What one kind of collective moves in one step, over all ranks."""
+
+    axis: str
+    """Mesh dimensions of its groups: dp, or dp x cp."""
+    group: str
+    """What it is for: tp, dp, fsdp, expert_dp, ..."""
+    collective: str
+    calls: int
+    """Of one rank of each stage, added up."""
+    payload_bytes: int
+    sent_bytes: int
+    """The least that has to leave the ranks without in-network reduction."""
+
+
+class RoleMemory(Record, frozen=True, kw_only=True):
+    """What one rank of a role holds at most."""
+
+    role: str
+    ranks: int
+    peak_bytes: int
+    fits: bool
+    """Whether that is less than the device has."""
+
+
+class PolicyRefusal(Record, frozen=True, kw_only=True):
+    """A pass of the policy that was not applied."""
+
+    axis: str
+    name: str
+    reason: str
+
+
+class Prediction(Record, frozen=True, kw_only=True):
+    """What a plan is predicted to take. Simulated, not measured."""
+
+    model: str
+    cluster: str
+    layout: str
+    workload: str
+    policy: str
+    """none, or axis=pass,... as given."""
+    step_ns: int
+    serial_ns: int | None
+    """The same operations with each rank doing one at a time, in issue order, undisturbed. Null where no such order exists."""
+    bound_ns: int
+    """No order of these operations is shorter: longest chain of data, compute of one rank, transfers on one link."""
+    step_ratio: float | None = None
+    """step_ns over that of the first policy compared with; below 1 is a gain. Null without a comparison."""
+    word: str | None = None
+    """What the policy does to communication beside the first one: hidden (same bytes, shorter step), shifted (same bytes, the
+    step as long as before), a loss (same bytes, longer step), removed (fewer bytes). Null without a comparison."""
+    compute_ns: int
+    """Mean over `memory`'s roles of the union of compute on one rank, as for hidden and exposed communication."""
+    hidden_ns: int
+    exposed_ns: int
+    idle_ns: int
+    tokens_per_s: float
+    mfu: float | None
+    """Model FLOP utilization: 6 FLOP per parameter and token plus full attention (Narayanan et al. 2021, appendix), over the
+    dense peak of all ranks; recomputation is not counted. Null where the peak is unknown."""
+    parameters: int
+    activated_parameters: int
+    """What one token meets; less than `parameters` with experts."""
+    memory_bytes: int
+    """The most that any rank holds: weights, gradients, states and activations, without allocator slack and workspaces."""
+    device_memory_bytes: int
+    memory: list[RoleMemory]
+    bytes_by_axis: list[AxisBytes]
+    bytes_unchanged: bool | None = None
+    """Whether every axis moves what it moves without the policy. Null without a policy."""
+    refused: list[PolicyRefusal] = []
+    assumptions: list[str] = []
+    does_not_support: list[str] = []
+    """What must not be concluded from this figure."""
+
+
 class Report(Record, frozen=True, kw_only=True):
     """See the module docstring."""
 
@@ -720,6 +797,10 @@ class Report(Record, frozen=True, kw_only=True):
     levers_unknown: str | None = None
     """Why there are no levers, where the window could not be replayed."""
     bound: BoundReport | None = None
+    prediction: Prediction | None = None
+    """Of a simulated plan. Null for traces."""
+    predictions: list[Prediction] = []
+    """One per policy compared, the first of which is what the others are compared with; empty without a comparison."""
     configuration: ConfigurationReport | None = None
     """Null where no configuration was given."""
     step_prediction: PredictionReport | None = None

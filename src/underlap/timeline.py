@@ -201,6 +201,8 @@ class Group:
     """The members, or None where the trace does not list them (or cuts the list short)."""
     note: str | None = None
     """How the group was found, when not by name."""
+    folded: bool = False
+    """True where absent members do exactly what the present ones do, and arrive with them: ranks of one role of a plan."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

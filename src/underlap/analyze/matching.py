@@ -203,6 +203,8 @@ class _Group:
             if all((self.table.sequence[own] >= 0).all() for own in rows.values())
             else self._by_order(rows)
         )
+        if self.group is not None and self.group.folded:
+            size = len(wanted)
         return [self._meeting(column, members, size) for column in columns]
 
     def _by_sequence(self, rows: dict[int, Int64]) -> list[list[int]]:

@@ -1,0 +1,100 @@
+"""The two ends of a model: token embedding, and head with loss, both divided over the vocabulary by tp."""
+
+from __future__ import annotations
+
+from underlap.cost.work import ELEMENT_BYTES
+from underlap.plan import Scope
+from underlap.planner import linear
+from underlap.planner.drafting import Draft
+from underlap.planner.shapes import WIDE, Shapes
+from underlap.planner.weights import Matrix
+
+LOSS_SUMS = 3
+"""Numbers per token that the parts of the vocabulary agree on: maximum, sum of exponentials, logit of the target."""
+
+
+def embedding_weights(shapes: Shapes) -> tuple[Matrix, ...]:
+    """The table of tokens, and that of positions where they are learned (undivided)."""
+    tokens = Matrix("embedding.tokens", (shapes.model.vocab // shapes.layout.tp, shapes.hidden))
+    if shapes.model.positions == "rope":
+        return (tokens,)
+    return tokens, Matrix("embedding.positions", (shapes.model.learned_positions, shapes.hidden))
+
+
+def head_weights(shapes: Shapes) -> tuple[Matrix, ...]:
+    """The last norm and the output projection. A tied head has its own copy, as on the last of several stages."""
+    return Matrix("head.norm", (shapes.hidden,)), Matrix("head.logits", (shapes.hidden, shapes.model.vocab // shapes.layout.tp))
+
+
+def embed(draft: Draft, shapes: Shapes) -> None:
+    """Tokens -> hidden of the first layer."""
+    draft.buffer("tokens", shapes.tokens, dtype="int64", scope=Scope.MICRO_BATCH, persistent=True)
+    weights = " ".join(f"weight.{matrix.name}" for matrix in embedding_weights(shapes))
+    size = shapes.tokens * shapes.hidden
+    partial = draft.buffer("embedding.partial", shapes.tokens, shapes.hidden, scope=Scope.MICRO_BATCH)
+    draft.compute("embedding.look_up", shapes.stream(size, size), f"tokens {weights}", partial)
+    draft.buffer("hidden", shapes.rows, shapes.hidden)
+    payload = size * ELEMENT_BYTES[shapes.activation]
+    if shapes.layout.sp:
+        draft.collective("embedding.reduce", "tp", "reduce_scatter", payload, partial, "hidden")
+        return
+    draft.collective("embedding.reduce", "tp", "all_reduce", payload, partial, partial)
+    # The sum is the stream itself; no copy is made, but it gets the name that layers know it by.
+    draft.compute("embedding.place", shapes.bytes_stream(0.0, 0.0), partial, "hidden")
+
+
+def embed_backward(draft: Draft, shapes: Shapes) -> None:
+    """Gradient of the first layer's hidden -> gradient of the table."""
+    draft.buffer("grad.hidden", shapes.rows, shapes.hidden)
+    whole = "grad.hidden"
+    if shapes.layout.sp:
+        whole = draft.buffer("grad.hidden.whole", shapes.tokens, shapes.hidden)
+        linear.gather_named(draft, shapes, "embedding.reduce", "grad.hidden", whole)
+    size = shapes.tokens * shapes.hidden
+    names = [f"gradient.{matrix.name}" for matrix in embedding_weights(shapes)]
+    kept = " ".join(name for name in names if draft.buffers[name].persistent)
+    work = shapes.stream(2 * size, size, size)
+    draft.compute("embedding.look_up", work, f"tokens {whole} {kept}", " ".join(names), phase="weight_grad")
+
+
+def head(draft: Draft, shapes: Shapes) -> None:
+    """Hidden behind the last layer -> logits; when training also the loss. The steps' layer is the last one, so hidden+1."""
+    draft.buffer("head.normed", shapes.rows, shapes.hidden)
+    draft.buffer("hidden", shapes.rows, shapes.hidden)
+    linear.norm(draft, shapes, "head.norm", "hidden+1", "head.normed")
+    source = linear.gather_rows(draft, shapes, "head.gather", "head.normed")
+    sizes = _sizes(shapes)
+    draft.buffer("logits", *sizes[:2])
+    linear.forward(draft, shapes, "head.logits", sizes, source, "logits")
+    if not shapes.train:
+        return
+    draft.buffer("loss", shapes.tokens, LOSS_SUMS, dtype=WIDE)
+    elements = sizes[0] * sizes[1]
+    draft.compute("head.loss", shapes.stream(elements, elements, 5 * elements), "logits", "logits loss")
+    draft.collective("head.loss_reduce", "tp", "all_reduce", 4.0 * LOSS_SUMS * shapes.tokens, "loss", "loss")
+
+
+def head_backward(draft: Draft, shapes: Shapes) -> None:
+    """Loss -> gradient of hidden behind the last layer."""
+    sizes = _sizes(shapes)
+    elements = sizes[0] * sizes[1]
+    draft.compute("head.loss", shapes.stream(elements, elements, 2 * elements), "logits loss", "logits")
+    source = linear.gather_rows(draft, shapes, "head.gather_again", "head.normed")
+    partial = draft.buffer("grad.head.normed", shapes.tokens, shapes.hidden)
+    linear.backward(draft, shapes, "head.logits", sizes, source, "logits", partial)
+    total = linear.sum_partials(draft, shapes, "head.gather", partial)
+    size = shapes.rows * shapes.hidden
+    draft.buffer("grad.hidden", shapes.rows, shapes.hidden)
+    kept = " gradient.head.norm" if draft.buffers["gradient.head.norm"].persistent else ""
+    draft.compute(
+        "head.norm",
+        shapes.stream(2 * size, size, 8 * size),
+        f"hidden+1 {total} weight.head.norm{kept}",
+        "grad.hidden+1 gradient.head.norm",
+    )
+
+
+def _sizes(shapes: Shapes) -> tuple[int, int, int]:
+    """(rows, outputs, inputs). A prompt needs the logits of its last token only."""
+    rows = shapes.tokens if shapes.train else shapes.sequences
+    return rows, shapes.model.vocab // shapes.layout.tp, shapes.hidden
