@@ -1,7 +1,7 @@
 """Does a published claim carry over to my deployment? Both are simulated, with and without the overlap that the claim is about.
 
-First the claim's own conditions: unless the model gives the claim's figure there, to within its error, it has no say about another
-place. Then mine, then each difference alone. What is open on either side is swept, and the answer is a range.
+First the claim's own conditions: unless the model gives the claim's figure there, to within its error, it has no say about
+another place. Then mine, then each difference alone. What is open on either side is swept, and the answer is a range.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from underlap import inputs
 from underlap.claim import METRICS, Claim
+from underlap.cluster import Cluster
 from underlap.errors import UnderlapError
 from underlap.flows import simulate as flow
 from underlap.flows.deployment import deployment
@@ -23,9 +24,11 @@ from underlap.judge.carrying import Claimed, Simulated
 from underlap.judge.conditions import NAMES, Conditions, Mapped, Question
 from underlap.judge.selection import select
 from underlap.judgement import CARRIES, CARRIES_NOT, NOT_DECIDABLE, CarriedCondition, Carry, Span
+from underlap.model import Model
 from underlap.policy import Policy
 
 _MOST_REASONS = 3
+_OVER = "by the model it needs more memory than a device has"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,11 +55,13 @@ def carry(claim: Claim, mine: str | os.PathLike[str]) -> Carry:
         points = _sweep(own, asked) if mapped.policy is not None or own.fixed["policy"].of(axis).steps else []
         why = f"the claim's own conditions cannot be simulated: {'; '.join(mapped.missing)}"
         found = _carry(claim, mapped, target, list(mapped.missing), why)
+        unknown = [*mapped.unknown, *_left_open(own, points)]
         rows = [_unmapped(name, own) for name in NAMES]
-        return msgspec.structs.replace(found, mine=_span(points, own), conditions=rows)
+        return msgspec.structs.replace(found, mine=_span(points, own), conditions=rows, unknown=unknown)
     theirs = _sweep(mapped.question, asked)
     ours = _sweep(own, asked)
     outcome, why, decided_by = _decide(asked, theirs, ours)
+    rows = _differences(asked, mapped.question, theirs, own)
     found = _carry(claim, mapped, target, [], why)
     return msgspec.structs.replace(
         found,
@@ -64,13 +69,13 @@ def carry(claim: Claim, mine: str | os.PathLike[str]) -> Carry:
         decided_by=decided_by,
         claim_simulated=_span(theirs, mapped.question),
         mine=_span(ours, own),
-        conditions=_differences(asked, mapped.question, theirs, own),
-        unknown=[*mapped.unknown, *_left_open(own, ours)],
+        conditions=rows,
+        unknown=[*mapped.unknown, *_in_doubt(target, theirs, outcome, rows), *_left_open(own, ours)],
     )
 
 
 def _as_asked(own: Question, asked: _Asked, mapped: Mapped) -> Question:
-    """Mine, with the claim's pass where mine says nothing on that axis, and the forward pass alone where the claim is about that."""
+    """Mine, with the claim's pass where mine says nothing on that axis; the forward pass alone where the claim is about that."""
     fixed = dict(own.fixed)
     policy: Policy = fixed["policy"]
     if not policy.of(asked.axis).steps and mapped.policy is not None:
@@ -108,27 +113,24 @@ def _carry(claim: Claim, mapped: Mapped, target: Claimed | None, missing: list[s
 
 
 def _sweep(question: Question, asked: _Asked) -> list[Simulated]:
-    """Every point; where something is open, points that do not fit into memory are ruled out, as nobody could run them."""
-    return [_at(question, point, asked, strict=bool(question.open)) for point in question.points()]
+    return [_at(question, point, asked) for point in question.points()]
 
 
-def _at(question: Question, point: dict[str, Any], asked: _Asked, *, strict: bool) -> Simulated:
+def _at(question: Question, point: dict[str, Any], asked: _Asked) -> Simulated:
     try:
-        figure, why, fits = _figure(question.at(point), asked)
+        figure, why = _figure(question.at(point), asked)
     except UnderlapError as error:
         return Simulated(point, None, str(error))
-    if strict and not fits:
-        return Simulated(point, None, f"ruled out: {why}", ruled_out=True)
     return Simulated(point, figure, why)
 
 
-def _figure(at: Conditions, asked: _Asked) -> tuple[float | None, str, bool]:
-    """(the claim's metric at these conditions, what to know of it, whether it fits into memory). Raises UnderlapError."""
+def _figure(at: Conditions, asked: _Asked) -> tuple[float | None, str]:
+    """(the claim's metric at these conditions, why there is none or what to know of it). Raises UnderlapError."""
     axis = asked.axis
     baseline = conditions.without(at.policy, axis)
     if at.layout.degree(axis) == 1 and not (axis == "dp" and at.layout.cp > 1):
         alone = f"the layout has {axis}=1: nothing is sent on that axis, so that there is nothing to overlap"
-        return (1.0 if asked.claim.metric in carrying.SPEEDUPS else None), alone, True
+        return (1.0 if asked.claim.metric in carrying.SPEEDUPS else None), alone
     scenario = flow.scenario(
         model=at.model, cluster=at.cluster, layout=at.layout, workload=at.workload, policy=_fitting(at.policy, at, axis)
     )
@@ -136,15 +138,16 @@ def _figure(at: Conditions, asked: _Asked) -> tuple[float | None, str, bool]:
     done, refused = flow.run(scenario, scenario.policy)
     for one in refused:
         if one.axis == axis:
-            return None, f"{axis}={one.name} cannot be applied: {one.reason}", True
+            return None, f"{axis}={one.name} cannot be applied: {one.reason}"
+    # A note, and no more: what is planned here does not free and shard as the engine of a claim may.
     peak = max(memory_peak(done.plan, expansion) for expansion in done.expansions.values())
     room = at.cluster.topology.processor.memory_bytes
-    why = "" if peak <= room else f"it needs {peak / 1e9:.0f} GB of memory, and there are {room / 1e9:.0f}"
+    why = "" if peak <= room else _OVER
     if asked.claim.metric not in carrying.SPEEDUPS:
         figure, reason = _share(asked, scenario)
-        return figure, reason or why, peak <= room
+        return figure, reason or why
     before, _ = flow.run(scenario, _fitting(baseline, at, axis))
-    return before.step_ns / done.step_ns, why, peak <= room
+    return before.step_ns / done.step_ns, why
 
 
 def _fitting(policy: Policy, at: Conditions, axis: str) -> Policy:
@@ -201,7 +204,7 @@ def _decide(asked: _Asked, theirs: list[Simulated], ours: list[Simulated]) -> tu
     if doubt:
         return NOT_DECIDABLE, doubt, None
     figures = [point.figure for point in ours if point.figure is not None]
-    gaps = [point for point in ours if point.figure is None and not point.ruled_out]
+    gaps = [point for point in ours if point.figure is None]
     if not figures:
         return NOT_DECIDABLE, f"there is no figure for mine: {_reasons(ours)}", None
     held = [target.held(figure) for figure in figures]
@@ -216,7 +219,8 @@ def _decide(asked: _Asked, theirs: list[Simulated], ours: list[Simulated]) -> tu
         return NOT_DECIDABLE, f"it depends on what is open: {by or share}{gain}; {words}{notes}", by
     if gaps:
         side = "hold it" if held[0] else "do not hold it"
-        return NOT_DECIDABLE, f"the points that have a figure {side}, but others have none: {_reasons(gaps)}; {words}{notes}", None
+        why = f"the points that have a figure {side}, but others have none: {_reasons(gaps)}; {words}{notes}"
+        return NOT_DECIDABLE, why, None
     return (CARRIES if held[0] else CARRIES_NOT), words + notes, None
 
 
@@ -256,8 +260,25 @@ def _error(target: Claimed) -> str:
     return f"{target.error:g} {target.unit}"
 
 
+def _in_doubt(target: Claimed, theirs: list[Simulated], outcome: str, rows: list[CarriedCondition]) -> list[str]:
+    """What the claim's open conditions leave in doubt."""
+    said = []
+    agreeing = [point for point in theirs if point.figure is not None and target.reproduced(point.figure, point.figure)]
+    gaps = [point for point in theirs if point.figure is None]
+    if len(theirs) > 1:
+        said.append(f"which conditions the claim is about: {len(agreeing)} of {len(theirs)} points of its sweep have its figure")
+    if gaps:
+        said.append(f"the claim: {len(gaps)} of {len(theirs)} points have no figure: {_reasons(gaps)}")
+    if outcome == CARRIES_NOT and not any(row.verdict == "different" for row in rows):
+        said.append("whether mine is what the claim is about: no condition is known to differ, and then the model is wrong here")
+    return said
+
+
 def _left_open(own: Question, ours: list[Simulated]) -> list[str]:
-    left = [f"mine: {NAMES[name]} is open: {conditions.text_of(name, v[0])} to {conditions.text_of(name, v[-1])}" for name, v in own.open.items()]
+    left = [
+        f"mine: {NAMES[name]} is open: swept over {conditions.text_of(name, values[0])} to {conditions.text_of(name, values[-1])}"
+        for name, values in own.open.items()
+    ]
     gaps = [point for point in ours if point.figure is None]
     return left + ([f"mine: {len(gaps)} of {len(ours)} points have no figure: {_reasons(gaps)}"] if gaps else [])
 
@@ -268,17 +289,13 @@ def _left_open(own: Question, ours: list[Simulated]) -> list[str]:
 def _unmapped(name: str, own: Question) -> CarriedCondition:
     return CarriedCondition(
         name=NAMES[name], claim=None, mine=_said(name, own), verdict="unknown", before=None, after=None,
-        why="the claim's own conditions cannot be simulated",
+        why="",
     )  # fmt: skip
 
 
-def _said(name: str, question: Question) -> str:
-    if name in question.fixed:
-        return conditions.text_of(name, question.fixed[name])
-    values = question.open[name]
-    return " or ".join(conditions.text_of(name, value) for value in (values if len(values) <= 2 else (values[0], values[-1]))).replace(
-        " or ", " to " if len(values) > 2 else " or "
-    )
+def _said(name: str, question: Question) -> str | None:
+    """None where the condition is open."""
+    return conditions.text_of(name, question.fixed[name]) if name in question.fixed else None
 
 
 def _differences(asked: _Asked, theirs: Question, points: list[Simulated], own: Question) -> list[CarriedCondition]:
@@ -286,13 +303,12 @@ def _differences(asked: _Asked, theirs: Question, points: list[Simulated], own: 
     base = carrying.nearest(points, asked.target)
     rows = []
     for name in NAMES:
-        claim, mine = _said(name, theirs), _said(name, own)
         open_side = [side for side, question in (("the claim", theirs), ("mine", own)) if name in question.open]
-        verdict = "unknown" if open_side else "same" if claim == mine else "different"
+        verdict = "unknown" if open_side else "same" if _same(name, theirs, own) else "different"
         row = CarriedCondition(
             name=NAMES[name],
-            claim=None if name in theirs.open else claim,
-            mine=None if name in own.open else mine,
+            claim=_said(name, theirs),
+            mine=_said(name, own),
             verdict=verdict,
             before=base.figure if base else None,
             after=None,
@@ -300,6 +316,16 @@ def _differences(asked: _Asked, theirs: Question, points: list[Simulated], own: 
         )
         rows.append(_replaced(row, name, asked, theirs, base, own) if base and verdict != "same" else row)
     return rows
+
+
+def _same(name: str, theirs: Question, own: Question) -> bool:
+    """Of machines the hardware counts: how many of them is the layout's."""
+    one, two = theirs.fixed[name], own.fixed[name]
+    if isinstance(one, Cluster):
+        return bool(one.topology == two.topology)
+    if isinstance(one, Model):
+        return bool(msgspec.structs.replace(one, name="", source="") == msgspec.structs.replace(two, name="", source=""))
+    return bool(one == two)
 
 
 def _replaced(
@@ -310,7 +336,7 @@ def _replaced(
         return row
     values = {**theirs.fixed, **base.open}
     held = conditions.text_of(name, values[name])
-    alone = _at(Question({**values, name: own.fixed[name]}, {}), {}, asked, strict=False)
+    alone = _at(Question({**values, name: own.fixed[name]}, {}), {}, asked)
     held_words = f"{row.why}: {held} at the nearest point" if name in theirs.open else ""
     why = "; ".join(part for part in (held_words, alone.why) if part)
     return msgspec.structs.replace(row, after=alone.figure, why=why)

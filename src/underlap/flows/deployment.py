@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from underlap import inputs
 from underlap.documents import file_name, nearest, read_document, shown
 from underlap.errors import InputError, OptionError
-from underlap.judge.conditions import BATCHES, IMBALANCES, LENGTHS, PRECISIONS, Question, thinned
+from underlap.judge.conditions import BATCHES, IMBALANCES, LENGTHS, MOST_POINTS, MOST_STEPS, PRECISIONS, Question, thinned
 from underlap.policy import Policy
 from underlap.workload import Train, Workload, check_workload, sequences
 
@@ -87,7 +87,10 @@ def _question(document: dict[str, Any], where: str) -> Question:
         "recompute": workload.recompute if isinstance(workload, Train) else "none",
         "policy": policy,
     }
-    return Question({name: value for name, value in fixed.items() if name not in swept}, thinned(swept))
+    return Question(
+        {name: value for name, value in fixed.items() if name not in swept},
+        thinned(swept, most=MOST_STEPS if isinstance(workload, Train) else MOST_POINTS),
+    )
 
 
 def _workload(document: Any, data_parallel: int) -> tuple[Any, dict[str, tuple[Any, ...]]]:

@@ -1,8 +1,8 @@
 """Whether simulated figures of a deployment hold what a claim says of its own: arithmetic on figures, no simulation here.
 
-A claim carries over where every point of the deployment has the claim's figure, or a better one, to within the model's error. It
-can only be told where the model gives the claim's figure under the claim's own conditions, and where the figure is larger than the
-error. Everything else is not decidable.
+A claim carries over where every point of the deployment has the claim's figure, or a better one, to within the model's error.
+It can only be told where the model gives the claim's figure under the claim's own conditions, and where the figure is larger
+than the error. Everything else is not decidable.
 """
 
 from __future__ import annotations
@@ -66,8 +66,6 @@ class Simulated:
     figure: float | None
     why: str
     """Why there is no figure; else what to know of it."""
-    ruled_out: bool = False
-    """It cannot be run, so that nothing is unknown about it."""
 
 
 def claimed(claim: Claim) -> Claimed | str:
@@ -101,7 +99,7 @@ def _ends(value: float | Value) -> tuple[float | None, float | None]:
 
 
 def _turns(claim: Claim) -> list[Callable[[float], float]]:
-    """What makes a ratio of times (without over with) of the claim's figure; two where it does not say of what it is a percentage."""
+    """What makes a ratio of times (without over with) of the claim's figure; two where it does not say of what it is a share."""
     slower = claim.metric == "end_to_end_slowdown"
     if claim.unit != "%":
         return [(lambda ratio: 1 / ratio) if slower else (lambda ratio: ratio)]

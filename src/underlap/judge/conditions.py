@@ -33,6 +33,8 @@ IMBALANCES = (1.0, 1.25, 1.5)
 PRECISIONS = ("bf16", "fp8")
 MOST_POINTS = 48
 """Of one sweep; longer lists of numbers are thinned out, their ends kept."""
+MOST_STEPS = 12
+"""The same for training, whose steps take longer to simulate."""
 
 NAMES = {
     "model": "model",
@@ -124,10 +126,10 @@ def text_of(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def thinned(choices: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """At most MOST_POINTS combinations, if lists of numbers can be shortened that far; ends stay."""
+def thinned(choices: dict[str, tuple[Any, ...]], *, most: int) -> dict[str, tuple[Any, ...]]:
+    """At most so many combinations, if lists of numbers can be shortened that far; ends stay."""
     kept = dict(choices)
-    while math.prod(map(len, kept.values())) > MOST_POINTS:
+    while math.prod(map(len, kept.values())) > most:
         long = [name for name, values in kept.items() if len(values) > 2 and isinstance(values[0], (int, float))]
         if not long:
             break
@@ -190,7 +192,7 @@ class _Translation:
         self._precision()
         if self.missing:
             return Mapped(None, policy, tuple(self.missing), tuple(self.assumptions), tuple(self.unknown))
-        choices = thinned(self.choices)
+        choices = thinned(self.choices, most=MOST_STEPS if "train" in self.choices["kind"] else MOST_POINTS)
         fixed = {name: values[0] for name, values in choices.items() if len(values) == 1}
         swept = {name: values for name, values in choices.items() if len(values) > 1}
         return Mapped(Question(fixed, swept), policy, (), tuple(self.assumptions), tuple(self.unknown))
@@ -219,7 +221,8 @@ class _Translation:
         preset, rest = vocabulary.machine(gpu, self.claim.hardware.interconnect, inputs.presets("clusters"))
         if preset is None:
             link = f" with {self.claim.hardware.interconnect}" if self.claim.hardware.interconnect else ""
-            self.missing.append(f"hardware.gpu {shown(gpu + link)} has no preset; there are {', '.join(inputs.presets('clusters'))}")
+            known = ", ".join(inputs.presets("clusters"))
+            self.missing.append(f"hardware.gpu {shown(gpu + link)} has no preset; there are {known}")
             return
         self.choices["cluster"] = (inputs.cluster(preset),)
         if rest:
@@ -273,7 +276,9 @@ class _Translation:
         if axis not in degrees:
             if devices is None or devices % others:
                 what = "is not stated" if count is None else f"is {shown(count)}"
-                self.missing.append(f"hardware.count {what}, and hardware.topology names no degree of {axis}; would do: {axis.upper()}=N")
+                self.missing.append(
+                    f"hardware.count {what}, and hardware.topology names no degree of {axis}; would do: {axis.upper()}=N"
+                )
                 return None
             cluster = self.choices.get("cluster")
             if axis == "tp" and cluster and devices // others > cluster[0].topology.domain:
@@ -285,7 +290,7 @@ class _Translation:
             degrees["devices"] = [devices]
         return degrees
 
-    def _spread(self, axis: str, fields: dict[str, int]) -> list[Layout]:
+    def _spread(self, axis: str, fields: dict[str, Any]) -> list[Layout]:
         devices = fields.pop("devices", None)
         inner = math.prod(degree for each, degree in fields.items() if each != "ep")
         experts = fields.get("ep", 1)
@@ -363,7 +368,8 @@ class _Translation:
             self.choices[name] = (value,)
             return
         self.choices[name] = values
-        self.unknown.append(f"{field} is {'not stated' if value is None else f'{value!r}, no number'}: swept over {_listed(values)}")
+        stated = "not stated" if value is None else f"{shown(value)}, no number"
+        self.unknown.append(f"{field} is {stated}: swept over {_listed(values)}")
 
     def _precision(self) -> None:
         text = self.claim.workload.precision

@@ -112,26 +112,34 @@ def precision(text: str) -> str | None:
 def overlap(claim: Claim, axis: str, degree: int) -> tuple[str, str] | None:
     """(policy of the axis in the form of docs/inputs.md, why that one). None where no pass is known for what was done."""
     software = f"{claim.software.name or ''} {claim.statement}".lower()
-    collectives = set(listed(claim.collective))
-    gathered = bool(collectives & {"all_gather", "reduce_scatter"})
-    if axis == "tp" and gathered and re.search(r"torch|async", software):
-        return f"tp=decompose:{max(degree, 2)}+copy_engine", "asynchronous TP: one chunk per rank, moved by copy engines"
-    if axis == "tp" and gathered:
-        return "tp=decompose", "gather and scatter beside their own matrix products: chunks"
-    if axis in ("tp", "cp") and "two-batch" in software:
-        return f"{axis}=split_batch", "two halves of a batch"
     if axis == "tp":
-        return "tp=split_batch", "an all-reduce overlapped without changing it: parts of the batch"
-    if axis == "ep" and re.search(r"delay.?wgrad|weight gradient", software):
-        return None
-    if axis == "ep" and re.search(r"single.?batch|shared expert", software):
-        return "ep=shared_expert", "the shared expert beside dispatch and combine"
-    if axis == "ep" and "megatron" in software:
-        return "ep=pair_forward_backward", "forward of one micro-batch beside backward of another"
+        return _tensor_overlap(claim, software, degree)
+    if axis == "ep":
+        return _expert_overlap(software)
+    if axis == "cp" and "two-batch" in software:
+        return "cp=split_batch", "two halves of a batch"
     return {
-        "ep": ("ep=split_batch", "two halves of a batch"),
         "cp": ("cp=ring", "blocks passed around"),
         "fsdp": ("fsdp=prefetch:1", "parameters gathered one layer ahead"),
         "dp": ("dp=bucket:25MB", "gradients in buckets of 25 MB, the default of DDP"),
         "pp": ("pp=async_p2p", "messages beside compute"),
     }.get(axis)
+
+
+def _tensor_overlap(claim: Claim, software: str, degree: int) -> tuple[str, str]:
+    gathered = bool(set(listed(claim.collective)) & {"all_gather", "reduce_scatter"})
+    if not gathered or "two-batch" in software:
+        return "tp=split_batch", "parts of the batch, one computed while the other is sent"
+    if re.search(r"torch|async", software):
+        return f"tp=decompose:{max(degree, 2)}+copy_engine", "asynchronous TP: one chunk per rank, moved by copy engines"
+    return "tp=decompose", "gather and scatter beside their own matrix products, in chunks"
+
+
+def _expert_overlap(software: str) -> tuple[str, str] | None:
+    if re.search(r"delay.?wgrad|weight gradient", software):
+        return None  # it is measured on top of another overlap, which the claim's baseline has
+    if re.search(r"single.?batch|shared expert", software):
+        return "ep=shared_expert", "the shared expert beside dispatch and combine"
+    if "megatron" in software:
+        return "ep=pair_forward_backward", "forward of one micro-batch beside backward of another"
+    return "ep=split_batch", "parts of the batch, one computed while the other is sent"
