@@ -89,7 +89,8 @@ def memory_peak(plan: Plan, expansion: Expansion) -> int:
     held = np.array([plan.buffers[name].persistent for name in expansion.buffers], dtype=np.bool_)[owner]
     static = int(sizes[np.unique(instance[counted & held]) // per_buffer].sum())
     live = counted & ~held
-    born, dead, size = _lives(expansion, instance[live], uses.row[live], uses.writes[live] == 1, sizes[owner[live]])
+    part = root[uses.instance // per_buffer] != uses.instance // per_buffer
+    born, dead, size = _lives(expansion, instance[live], uses.row[live], uses.writes[live] == 1, sizes[owner[live]], part[live])
     change = np.zeros(len(expansion.rows) + 2, dtype=np.int64)
     np.add.at(change, born, size)
     np.add.at(change, dead + 1, -size)
@@ -112,7 +113,12 @@ def lives_of_pools(plan: Plan, expansion: Expansion) -> tuple[Int64, Int64]:
         if not len(used):
             continue
         born, dead, _ = _lives(
-            expansion, uses.instance[used], uses.row[used], uses.writes[used] == 1, np.ones(len(used), dtype=np.int64)
+            expansion,
+            uses.instance[used],
+            uses.row[used],
+            uses.writes[used] == 1,
+            np.ones(len(used), dtype=np.int64),
+            np.ones(len(used), dtype=np.bool_),
         )
         order = np.argsort(born, kind="stable")
         source.append(dead[order][:-slots] if slots else dead[order])
@@ -225,23 +231,24 @@ def _names(expansion: Expansion, instances: Int64) -> Iterator[str]:
 
 
 def _lives(
-    expansion: Expansion, instance: Int64, row: Int32, written: NDArray[np.bool_], size: Int64
+    expansion: Expansion, instance: Int64, row: Int32, written: NDArray[np.bool_], size: Int64, part: NDArray[np.bool_]
 ) -> tuple[Int64, Int64, Int64]:
     """(born, dead, bytes) of each life of each instance: from a row that writes it without reading it to its last use.
 
-    What a collective uses stays until its wait.
+    What a collective uses stays until its wait. `part` tells accesses to a part of the instance.
     """
     until = np.maximum(row, expansion.rows.other[row])
     order = np.lexsort((written, row, instance))
-    instance, row, until, written, size = instance[order], row[order], until[order], written[order], size[order]
+    instance, row, until = instance[order], row[order], until[order]
+    written, size, part = written[order], size[order], part[order]
     if not len(row):
         empty = np.empty(0, dtype=np.int64)
         return empty, empty, empty
     changed = np.concatenate(([True], instance[1:] != instance[:-1]))
     read_before = np.concatenate(([False], (row[1:] == row[:-1]) & ~changed[1:]))
-    previous_written = np.concatenate(([True], written[:-1]))
-    # A second write of the same row, or of a part right after another part's write, continues the life.
-    fresh = changed | (written & ~read_before & ~previous_written)
+    # A part written right behind another part continues the life; the whole written again ends one that nothing read.
+    continued = np.concatenate(([False], written[:-1] & (part[1:] | part[:-1] | (row[1:] == row[:-1]))))
+    fresh = changed | (written & ~read_before & ~continued)
     lives = np.cumsum(fresh) - 1
     dead = np.zeros(int(lives[-1]) + 1, dtype=np.int64)
     np.maximum.at(dead, lives, until)

@@ -76,7 +76,10 @@ def _check_agreement(
     transfers = [expansions[member].works[expansions[member].rows.work[at]] for member, at in members]
     first = transfers[0]
     assert isinstance(first, Transfer)
-    expected = 2 if first.collective == "send" else len(parties)
+    # A message between two of a group has channels of its own; what goes round a ring is issued by all.
+    expansion = expansions[name]
+    message = first.collective == "send" and expansion.names[expansion.rows.channel[row]] != key[0]
+    expected = 2 if message else len(parties)
     if len(members) != expected:
         raise PlanError(
             f"{expansions[name].key(row)} on {key[0]} is issued by {', '.join(member for member, _ in members)} only: "

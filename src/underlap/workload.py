@@ -34,6 +34,8 @@ class Train(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Of the matrix products."""
     gradients: Literal["fp32", "bf16", "fp16"] = "fp32"
     """What gradients are reduced in."""
+    attention: Literal["fused", "unfused"] = "fused"
+    """fused: one kernel that never writes the scores; unfused: products, softmax and dropout on their own, as in 2022."""
     imbalance: float = 1.0
     """Tokens of the busiest rank of an expert group over the mean, >= 1."""
 
@@ -83,6 +85,7 @@ _CHOICES = {
     "recompute": get_args(Recompute),
     "precision": get_args(Precision),
     "gradients": ("fp32", "bf16", "fp16"),
+    "attention": ("fused", "unfused"),
 }
 
 
@@ -128,6 +131,9 @@ def check_workload(workload: Workload, layout: Layout, model: Model) -> None:
     require(count % product == 0, f"{text}: use a multiple of {product}")
     _check_pipeline(micro_batches(workload, layout), layout)
     _check_tokens(workload, layout)
+    unfused = isinstance(workload, Train) and workload.attention == "unfused"
+    text = f"workload: attention=unfused with cp={layout.cp}: scores over several ranks are not modeled"
+    require(layout.cp == 1 or not unfused, f"{text}: leave one of them out")
     longest = workload.context + 1 if isinstance(workload, Decode) else workload.seq
     enough = model.positions == "rope" or longest <= model.learned_positions
     text = f"workload: {longest} tokens, but {model.name} has learned_positions={model.learned_positions}"

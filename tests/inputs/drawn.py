@@ -68,6 +68,7 @@ trainings = st.builds(
     recompute=st.sampled_from(["none", "selective", "full"]),
     precision=precisions,
     gradients=st.sampled_from(["fp32", "bf16", "fp16"]),
+    attention=st.sampled_from(["fused", "unfused"]),
     imbalance=imbalances,
 )
 prefills = st.builds(Prefill, batch=counts, mbs=st.none() | counts, seq=counts, precision=precisions, imbalance=imbalances)

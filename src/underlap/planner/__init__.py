@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from underlap.planner.build import plan
+from underlap.planner.roles import unfold
 
-__all__ = ["plan"]
+__all__ = ["plan", "unfold"]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from underlap.cost.work import ELEMENT_BYTES
+from underlap.errors import OptionError
 from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import Place, Plan, Role, Step
 from underlap.planner import attention, context, ends, experts, mlp, pipeline, weights
 from underlap.planner.drafting import Draft
 from underlap.planner.groups import PIPELINE, groups, members
-from underlap.planner.pipeline import Task
+from underlap.planner.pipeline import SPLIT_BACKWARD, Task
 from underlap.planner.shapes import Shapes
+from underlap.planner.splitting import split_off
 from underlap.planner.weights import GATHERED, Matrix
-from underlap.workload import Decode, Train, Workload
+from underlap.workload import Decode, Train, Workload, check_workload
 
 
 def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Plan:
@@ -23,6 +25,8 @@ def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Pl
     Raises OptionError where layout, model and workload do not fit.
     """
     layout.check_model(model)
+    check_workload(workload, layout, model)
+    _check_planned(layout, model, workload)
     shapes = Shapes(model, layout, workload)
     draft = Draft(groups(layout, domain), shapes.activation)
     _draft_blocks(draft, shapes)
@@ -37,6 +41,20 @@ def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Pl
         pools={GATHERED: _gathered_at_once(shapes)} if _pooled(draft) else {},
         world=layout.world,
     )
+
+
+def _check_planned(layout: Layout, model: Model, workload: Workload) -> None:
+    """What inputs can say and plans cannot."""
+    if isinstance(workload, Decode) and layout.cp > 1:
+        raise OptionError(f"workload: decode with cp={layout.cp}: a cache divided over ranks is not modeled: use tp, dp or pp")
+    sizes = layout.chunk_layers(model)
+    if 0 in sizes:
+        raise OptionError(f"layout: split gives chunk {sizes.index(0)} no layers, which is not modeled: give each one or more")
+    if layout.schedule in SPLIT_BACKWARD and layout.zero_stage >= 2:
+        raise OptionError(
+            f"layout: schedule={layout.schedule} with zero={layout.zero_stage}: gradients would be reduced behind each weight "
+            "gradient that is put off, and whole ones kept until then, which is not modeled: use zero=1"
+        )
 
 
 def _pooled(draft: Draft) -> bool:
@@ -100,6 +118,9 @@ def _draft_training(draft: Draft, shapes: Shapes, kinds: Sequence[str], outside:
         if each_time:
             weights.reduce(draft, shapes, matrices)
         draft.close(f"{name}.backward")
+        if shapes.layout.schedule in SPLIT_BACKWARD:
+            for block in split_off(draft.blocks[f"{name}.backward"]):
+                draft.blocks[block.name] = block
 
     backward("head", outside["head"], ends.head_backward)
     for kind in kinds:
@@ -129,15 +150,29 @@ def _recomputed(workload: Train, kind: str) -> tuple[Callable[[Draft, Shapes], N
     if workload.recompute == "full":
         return tuple(again(part) for part in _halves(kind))
     if workload.recompute == "selective":
-        return (again(context.core),)
+        return (again(_core_again),)
     return ()
+
+
+def _core_again(draft: Draft, shapes: Shapes) -> None:
+    """Its result was kept for the projection behind it (Korthikanti et al. 2022, section 5), so the new one is dropped."""
+    draft.instead = {"context": draft.buffer("context.again", shapes.tokens, shapes.context_width)}
+    context.core(draft, shapes)
+    draft.instead = {}
 
 
 # ---- between stages
 
+RETURN = ".return"
+"""Of messages along the second arm of a V: they go to the other neighbor, on channels of their own."""
+
 
 def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
-    """Blocks that send a task's result or receive its input, and that wait for either."""
+    """Blocks that send a task's result or receive its input, and that wait for either.
+
+    Every tp rank sends what it holds: with sequence parallelism its part, else the whole stream (Megatron can send parts there
+    too and gather them behind the border, arXiv 2104.04473, section 4.1; not planned).
+    """
     if shapes.layout.pp == 1:
         return
     forward = draft.phase
@@ -146,12 +181,13 @@ def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
     for direction, (phase, buffer) in ways.items():
         draft.phase = phase
         name = draft.buffer(buffer, shapes.rows, shapes.hidden)
-        draft.issue("boundary", PIPELINE, message, name, "", channel=f"pp.send.{direction}")
-        draft.close(f"send.{direction}")
-        draft.issue("boundary", PIPELINE, message, "", name, channel=f"pp.receive.{direction}")
-        draft.close(f"receive.{direction}")
-        draft.wait("boundary")
-        draft.close(f"wait.{direction}")
+        for way in (direction, f"{direction}{RETURN}") if shapes.layout.schedule == "dualpipev" else (direction,):
+            draft.issue("boundary", PIPELINE, message, name, "", channel=f"pp.send.{way}")
+            draft.close(f"send.{way}")
+            draft.issue("boundary", PIPELINE, message, "", name, channel=f"pp.receive.{way}")
+            draft.close(f"receive.{way}")
+            draft.wait("boundary")
+            draft.close(f"wait.{way}")
     draft.phase = forward
 
 
@@ -201,7 +237,8 @@ def _task(shapes: Shapes, rank: int, chunks: list[range], task: Task) -> list[St
         return Step(block, Place(task.micro_batch, layer))
 
     body = [step(f"{kinds[layer]}.{task.direction}", layer) for layer in layers]
-    first = [step(f"embedding.{task.direction}", layers.start)] if stage == 0 else []
+    # An embedding has no gradient of its input.
+    first = [step(f"embedding.{task.direction}", layers.start)] if stage == 0 and task.direction != "backward_input" else []
     last = [step(f"head.{task.direction}", layers.stop - 1)] if stage == _stages(shapes) - 1 else []
     return [*first, *body, *last] if task.direction == "forward" else [*last, *reversed(body), *first]
 
@@ -209,36 +246,48 @@ def _task(shapes: Shapes, rank: int, chunks: list[range], task: Task) -> list[St
 def _with_messages(shapes: Shapes, rank: int, chunks: list[range], order: list[Task]) -> list[Step]:
     """The tasks, and between two of them the send of the one's result beside the receive of the other's input.
 
-    A send is waited for at once, as the receive is. Not so where chunks are interleaved: there ranks send in a ring, and a
-    circle of blocked senders would never end, so a send is waited for before the next one of its direction.
+    A send is waited for at once, as the receive is. Not so where a rank has several chunks: there ranks send in a ring, and a
+    circle of blocked senders would never end. Nor where weight gradients are tasks of their own, to be done while a message
+    waits for its receiver. In both a send is waited for before the next one of its direction.
     """
     program: list[Step] = []
     unfinished: dict[str, Step] = {}
+    put_off = shapes.layout.chunks > 1 or shapes.layout.schedule in SPLIT_BACKWARD
     for before, behind in zip([None, *order], [*order, None], strict=True):
         sent = _crossing(shapes, rank, before, outward=True) if before else None
         received = _crossing(shapes, rank, behind, outward=False) if behind else None
         waits: list[Step] = []
         if before and sent:
-            if before.direction in unfinished:
-                program.append(unfinished.pop(before.direction))
-            program.append(Step(f"send.{before.direction}", sent))
-            wait = Step(f"wait.{before.direction}", sent)
-            if shapes.layout.chunks > 1:
-                unfinished[before.direction] = wait
+            way = _way(shapes, before)
+            if way in unfinished:
+                program.append(unfinished.pop(way))
+            program.append(Step(f"send.{way}", sent))
+            wait = Step(f"wait.{way}", sent)
+            if put_off:
+                unfinished[way] = wait
             else:
                 waits.append(wait)
         if behind and received:
-            program.append(Step(f"receive.{behind.direction}", received))
-            waits.append(Step(f"wait.{behind.direction}", received))
+            way = _way(shapes, behind)
+            program.append(Step(f"receive.{way}", received))
+            waits.append(Step(f"wait.{way}", received))
         program += waits
         if behind:
             program += _task(shapes, rank, chunks, behind)
     return [*program, *unfinished.values()]
 
 
+def _way(shapes: Shapes, task: Task) -> str:
+    """Which kind of message a task's input and result are."""
+    direction = "forward" if task.direction == "forward" else "backward"
+    return f"{direction}{RETURN}" if shapes.layout.schedule == "dualpipev" and task.chunk else direction
+
+
 def _crossing(shapes: Shapes, rank: int, task: Task, *, outward: bool) -> Place | None:
     """The micro-batch and layer border where a task's result leaves the rank, or its input comes in; None where it stays."""
     layout = shapes.layout
+    if task.direction == "weight_grad":
+        return None
     stage = pipeline.stage_of(layout, rank, task.chunk)
     onward = (task.direction == "forward") == outward
     other = stage + 1 if onward else stage - 1

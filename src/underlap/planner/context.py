@@ -3,6 +3,8 @@
 ring      keys and values go from neighbor to neighbor, a block at a time (Ring Attention, arXiv 2310.01889). Blocks are laid
           out so that causal work is even over ranks (striped or zigzag): after its own block, each rank has half of each other.
 ulysses   an all-to-all turns parts of the sequence into parts of the heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509)
+
+Unfused, as Megatron had it before FlashAttention (Korthikanti et al. 2022, arXiv 2205.05198, figure 3): `unfused`.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ import dataclasses
 import msgspec
 
 from underlap.cost.work import ELEMENT_BYTES, Attention
+from underlap.planner import unfused
 from underlap.planner.drafting import Draft
 from underlap.planner.shapes import Shapes
-from underlap.workload import Decode
+from underlap.workload import Decode, Train
 
 
 def core(draft: Draft, shapes: Shapes) -> None:
     """qkv -> context."""
     if isinstance(shapes.workload, Decode):
         _cached(draft, shapes)
+    elif _unfused(shapes):
+        unfused.core(draft, shapes)
     elif shapes.layout.cp == 1:
         draft.compute("attention.core", _whole(shapes), "qkv", "context")
     elif shapes.layout.context == "ulysses":
@@ -31,13 +36,19 @@ def core(draft: Draft, shapes: Shapes) -> None:
 
 def core_backward(draft: Draft, shapes: Shapes) -> None:
     """Gradient of context -> gradient of qkv."""
-    if shapes.layout.cp == 1:
+    if _unfused(shapes):
+        unfused.core_backward(draft, shapes)
+    elif shapes.layout.cp == 1:
         work = _backward(_whole(shapes))
         draft.compute("attention.core", work, "qkv context grad.context", "grad.qkv")
     elif shapes.layout.context == "ulysses":
         _ulysses_backward(draft, shapes)
     else:
         _ring_backward(draft, shapes)
+
+
+def _unfused(shapes: Shapes) -> bool:
+    return isinstance(shapes.workload, Train) and shapes.workload.attention == "unfused"
 
 
 def _backward(work: Attention) -> Attention:
@@ -180,7 +191,9 @@ def _ring(draft: Draft, shapes: Shapes) -> None:
 
 
 def _ring_backward(draft: Draft, shapes: Shapes) -> None:
-    """Keys and values go around again; their gradients follow one step behind and end where they belong: one message more."""
+    """Keys and values go around again; their gradients follow one step behind and end where they belong: one message more than
+    twice the forward's. Gradients travel in the activations' precision; implementations that add them up in fp32 send twice that.
+    """
     steps = shapes.layout.cp
     keys, gradients = _blocks(draft, shapes, "keys", own=True), _blocks(draft, shapes, "grad.keys", own=True)
     home = draft.buffer("grad.keys.home", shapes.tokens, shapes.key_width)

@@ -22,6 +22,8 @@ class Draft:
         self.blocks: dict[str, Block] = {}
         self.phase = "forward"
         self.slot = 0
+        self.instead: dict[str, str] = {}
+        """Names that operations use in place of others: what is made again, and was kept, is made beside it."""
         self._operations: list[Operation] = []
 
     def buffer(
@@ -63,8 +65,8 @@ class Draft:
                 role=role,
                 phase=phase or self.phase,
                 work=work,
-                reads=_accesses(reads),
-                writes=_accesses(writes),
+                reads=self._accesses(reads),
+                writes=self._accesses(writes),
                 slot=self.slot,
                 part=part[0],
                 parts=part[1],
@@ -91,8 +93,8 @@ class Draft:
                 group=group,
                 channel=channel,
                 work=work,
-                reads=_accesses(reads),
-                writes=_accesses(writes),
+                reads=self._accesses(reads),
+                writes=self._accesses(writes),
                 slot=self.slot,
                 part=part[0],
                 parts=part[1],
@@ -135,6 +137,6 @@ class Draft:
         self.blocks[name] = Block(name=name, operations=tuple(self._operations))
         self._operations = []
 
-
-def _accesses(names: str) -> tuple[Access, ...]:
-    return tuple(Access(name, int(offset or 0)) for name, _, offset in (word.partition("+") for word in names.split()))
+    def _accesses(self, names: str) -> tuple[Access, ...]:
+        found = (word.partition("+") for word in names.split())
+        return tuple(Access(self.instead.get(name, name), int(offset or 0)) for name, _, offset in found)

@@ -40,12 +40,10 @@ def forward(draft: Draft, shapes: Shapes) -> None:
     addends = ["experts.merged"]
     if experts_of(shapes).shared:
         addends.append(_shared(draft, shapes))
-    draft.buffer("hidden", shapes.rows, shapes.hidden)
     size = shapes.rows * shapes.hidden
     count = len(addends)
-    draft.compute(
-        "mlp.residual", shapes.stream((count + 1) * size, size, count * size), f"middle {' '.join(addends)}", "hidden+1"
-    )
+    work = shapes.stream((count + 1) * size, size, count * size)
+    draft.compute("mlp.residual", work, f"middle {' '.join(addends)}", linear.stream_onward(draft, shapes))
 
 
 def backward(draft: Draft, shapes: Shapes) -> None:
@@ -89,7 +87,8 @@ def _route_backward(draft: Draft, shapes: Shapes) -> None:
     )
     sizes = (rows, experts.count, shapes.hidden)
     # Its gradient joins the one that came back from the experts.
-    linear.backward(draft, shapes, "router.logits", sizes, "mlp.normed", "grad.router.scores grad.mlp.normed", "grad.mlp.normed")
+    linear.input_gradient(draft, shapes, "router.logits", sizes, "grad.router.scores grad.mlp.normed", "grad.mlp.normed")
+    linear.weight_gradient(draft, shapes, "router.logits", sizes, "mlp.normed", "grad.router.scores")
     _whole_rows(draft, shapes, "router.gather", "grad.mlp.normed")
 
 

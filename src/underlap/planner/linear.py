@@ -3,6 +3,8 @@
 A column-parallel product needs the whole of its input and gives a part of its output; a row-parallel one gives a partial
 sum. Without sequence parallelism the sum is all-reduced, and so is the gradient of the input of the column-parallel one.
 With it the residual stream is divided along tokens: all-gather before, reduce-scatter behind, and the other way backward.
+Then only the divided input of a column-parallel product is kept, and the backward gathers it again (section 4.2.2 of the
+second): two all-gathers per layer beyond the four all-reduces' worth of bytes (`formulas.sequence_parallel_regather_bytes`).
 """
 
 from __future__ import annotations
@@ -119,6 +121,12 @@ def residual(draft: Draft, shapes: Shapes, role: str, stream: str, addend: str, 
     """result = stream + addend."""
     size = shapes.rows * shapes.hidden
     draft.compute(role, shapes.stream(2 * size, size, size), f"{stream} {addend}", result)
+
+
+def stream_onward(draft: Draft, shapes: Shapes) -> str:
+    """The name of what a layer gives. Recomputed, it is made again beside what was sent on or kept, and not used."""
+    draft.buffer("hidden", shapes.rows, shapes.hidden)
+    return draft.buffer("hidden.again", shapes.rows, shapes.hidden) if draft.phase == "recompute" else "hidden+1"
 
 
 def _payload(shapes: Shapes) -> float:

@@ -13,8 +13,7 @@ def forward(draft: Draft, shapes: Shapes) -> None:
     source = linear.gather_rows(draft, shapes, "mlp.gather", "mlp.normed")
     partial = feed_forward(draft, shapes, "mlp", source, shapes.model.intermediate // shapes.layout.tp)
     total = linear.sum_partials(draft, shapes, "mlp.reduce", partial)
-    draft.buffer("hidden", shapes.rows, shapes.hidden)
-    linear.residual(draft, shapes, "mlp.residual", "middle", total, "hidden+1")
+    linear.residual(draft, shapes, "mlp.residual", "middle", total, linear.stream_onward(draft, shapes))
 
 
 def backward(draft: Draft, shapes: Shapes) -> None:

@@ -4,7 +4,10 @@ gpipe         all forwards, then all backwards (GPipe, arXiv 1811.06965)
 1f1b          forward and backward in turn once the pipeline is full (PipeDream-Flush; Narayanan et al. 2021, arXiv 2104.04473)
 interleaved   1f1b over several model chunks per rank (the same, section 2.2)
 zb-h1         1f1b with weight gradients put off into the gaps (Qi et al. 2023, Zero Bubble, arXiv 2401.10241, H1: no more memory)
-dualpipev     two chunks per rank in a V, forward of one beside backward of the other (DeepSeek's DualPipe, cut in half)
+dualpipev     two chunks per rank in a V, forward of one beside backward of the other (DeepSeek's DualPipe, cut in half:
+              deepseek-ai/DualPipe, dualpipev.py, after Qi et al. 2024, Controllable Memory, arXiv 2405.15362)
+
+Pairs of dualpipev are planned one after the other, forward first; `pair_forward_backward` puts them beside each other.
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ from typing import Literal
 from underlap.errors import OptionError
 from underlap.layout import Layout
 
-Direction = Literal["forward", "backward", "weight_grad"]
+Direction = Literal["forward", "backward", "backward_input", "weight_grad"]
+"""A backward is whole, or it is gradients of inputs alone, with those of weights as a task of their own."""
+
+SPLIT_BACKWARD = frozenset({"zb-h1", "dualpipev"})
+"""Schedules in which weight gradients are tasks of their own, always or at times."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +58,9 @@ def tasks(layout: Layout, rank: int, micro_batches: int) -> list[Task]:
         return _one_forward_one_backward(layout.pp, rank, micro_batches)
     if layout.schedule == "interleaved":
         return _interleaved(layout, rank, micro_batches)
-    raise OptionError(f"layout: schedule={layout.schedule} cannot be planned yet: use gpipe, 1f1b or interleaved")
+    if layout.schedule == "zb-h1":
+        return _zero_bubble(layout.pp, rank, micro_batches)
+    return _V(layout.pp, rank, micro_batches).tasks()
 
 
 def forward_only(layout: Layout, rank: int, micro_batches: int) -> list[Task]:
@@ -95,3 +104,90 @@ def _interleaved(layout: Layout, rank: int, micro_batches: int) -> list[Task]:
             made.append(at(ahead + index, "forward"))
         made.append(at(index, "backward"))
     return made
+
+
+def _zero_bubble(pp: int, rank: int, micro_batches: int) -> list[Task]:
+    """1f1b whose rank r puts each weight gradient off by r micro-batches, so that the next backward leaves earlier.
+
+    Rank r then keeps pp - r micro-batches in flight, as in 1f1b, and r more for their weight gradients: pp, what 1f1b keeps
+    on rank 0 (section 2.3). What is left at the end fills the gaps between the last backwards.
+    """
+    ahead = min(pp - rank - 1, micro_batches)
+    made = [Task("forward", index, 0) for index in range(ahead)]
+    for index in range(micro_batches):
+        if ahead + index < micro_batches:
+            made.append(Task("forward", ahead + index, 0))
+        made.append(Task("backward_input", index, 0))
+        if index >= rank:
+            made.append(Task("weight_grad", index - rank, 0))
+    late = range(max(0, micro_batches - rank), micro_batches)
+    return made + [Task("weight_grad", index, 0) for index in late]
+
+
+class _V:
+    """The eight phases of deepseek-ai/DualPipe, dualpipev.py, `step`: counts of what has begun, and weight gradients put off."""
+
+    def __init__(self, pp: int, rank: int, micro_batches: int) -> None:
+        if micro_batches < 2 * pp:
+            raise OptionError(
+                f"workload: {micro_batches} micro-batches per rank with pp={pp} and dualpipev: expected 2 * pp = {2 * pp} "
+                "or more, as fewer do not fill both arms of the V"
+            )
+        self.pp, self.rank, self.micro_batches = pp, rank, micro_batches
+        self.made: list[Task] = []
+        self.begun = {("forward", 0): 0, ("forward", 1): 0, ("backward", 0): 0, ("backward", 1): 0}
+        self.late: list[Task] = []
+
+    def tasks(self) -> list[Task]:
+        """All tasks of the rank, in order."""
+        pp, rank = self.pp, self.rank
+        for _ in range(2 * (pp - rank - 1)):
+            self._forward(0)
+        for _ in range(rank + 1):
+            self._forward(0)
+            self._forward(1)
+        for _ in range(pp - rank - 1):
+            self._backward(1, split=True)
+            self._weights()
+            self._forward(1)
+        for _ in range(self.micro_batches - 2 * pp + rank + 1):
+            # The two pairs of the steady state.
+            self._forward(0)
+            self._backward(1)
+            self._forward(1)
+            self._backward(0)
+        for _ in range(pp - rank - 1):
+            self._backward(1)
+            self._forward(1)
+            self._backward(0)
+        split = False
+        for index in range(rank + 1):
+            # Half way through, weight gradients start to be put off: on odd ranks before chunk 1, on even ones behind it.
+            half = index == (rank + 1) // 2
+            split = split or (half and rank % 2 == 1)
+            self._backward(1, split=split)
+            split = split or (half and rank % 2 == 0)
+            self._backward(0, split=split)
+        for _ in range(pp - rank - 1):
+            self._weights()
+            self._backward(0, split=True)
+        while self.late:
+            self._weights()
+        return self.made
+
+    def _forward(self, chunk: int) -> None:
+        self.made.append(Task("forward", self._next("forward", chunk), chunk))
+
+    def _backward(self, chunk: int, *, split: bool = False) -> None:
+        index = self._next("backward", chunk)
+        self.made.append(Task("backward_input" if split else "backward", index, chunk))
+        if split:
+            self.late.append(Task("weight_grad", index, chunk))
+
+    def _weights(self) -> None:
+        self.made.append(self.late.pop(0))
+
+    def _next(self, direction: str, chunk: int) -> int:
+        index = self.begun[direction, chunk]
+        self.begun[direction, chunk] = index + 1
+        return index

@@ -11,6 +11,7 @@ from underlap.schedule import within
 from underlap.schedule.async_p2p import async_p2p
 from underlap.schedule.bucket import bucket
 from underlap.schedule.decompose import decompose
+from underlap.schedule.pair_forward_backward import pair_forward_backward
 from underlap.schedule.prefetch import prefetch
 from underlap.schedule.resources import copy_engine, ctas, in_network
 from underlap.schedule.rewriting import Refused
@@ -74,6 +75,7 @@ def _applied(plan: Plan, axis: str, step: Pass | Resource) -> Plan:
         "delay_wgrad": lambda: within.delay_wgrad(plan, axis),
         "shared_expert": lambda: within.shared_expert(plan, axis),
         "async_p2p": lambda: async_p2p(plan),
+        "pair_forward_backward": lambda: pair_forward_backward(plan, axis),
         "copy_engine": lambda: copy_engine(plan, groups),
         "ctas": lambda: ctas(plan, groups, number or 1),
         "in_network": lambda: in_network(plan, groups),
