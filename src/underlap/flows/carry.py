@@ -209,19 +209,29 @@ def _decide(asked: _Asked, theirs: list[Simulated], ours: list[Simulated]) -> tu
         return NOT_DECIDABLE, f"there is no figure for mine: {_reasons(ours)}", None
     held = [target.held(figure) for figure in figures]
     words = f"{_range(figures, target.unit)} at mine, {_claim_words(target)} claimed, error {_error(target)}"
-    notes = "".join(f"; {why}" for why in dict.fromkeys(point.why for point in ours if point.figure is not None and point.why))
+    notes = _notes(ours)
+    signs = carrying.deciding(ours, NAMES, lambda figure: figure > 1) if target.unit == "x" else None
+    notes = (f"; gain for {signs[0]}, loss for {signs[1]}" if signs else "") + notes
     if len(set(held)) > 1:
         sides = carrying.deciding(ours, NAMES, target.held)
-        signs = None if target.neutral is None else carrying.deciding(ours, NAMES, lambda figure: figure > (target.neutral or 0))
         by = f"carries over for {sides[0]}, not for {sides[1]}" if sides else None
-        gain = f"; gain for {signs[0]}, loss for {signs[1]}" if signs else ""
         share = f"{sum(held)} of {len(held)} points hold it, and no single condition decides"
-        return NOT_DECIDABLE, f"it depends on what is open: {by or share}{gain}; {words}{notes}", by
+        return NOT_DECIDABLE, f"it depends on what is open: {by or share}; {words}{notes}", by
     if gaps:
         side = "hold it" if held[0] else "do not hold it"
         why = f"the points that have a figure {side}, but others have none: {_reasons(gaps)}; {words}{notes}"
         return NOT_DECIDABLE, why, None
     return (CARRIES if held[0] else CARRIES_NOT), words + notes, None
+
+
+def _notes(points: list[Simulated]) -> str:
+    """What there is to know of points that have a figure, with their number where it is not all of them."""
+    known = [point for point in points if point.figure is not None]
+    said = ""
+    for why in dict.fromkeys(point.why for point in known if point.why):
+        count = sum(point.why == why for point in known)
+        said += f"; {why}" + (f" (at {count} of {len(points)} points)" if count < len(points) else "")
+    return said
 
 
 def _doubt(target: Claimed, theirs: list[Simulated]) -> str | None:
@@ -268,7 +278,7 @@ def _in_doubt(target: Claimed, theirs: list[Simulated], outcome: str, rows: list
     if len(theirs) > 1:
         said.append(f"which conditions the claim is about: {len(agreeing)} of {len(theirs)} points of its sweep have its figure")
     if gaps:
-        said.append(f"the claim: {len(gaps)} of {len(theirs)} points have no figure: {_reasons(gaps)}")
+        said.append(f"the claim: {len(gaps)} of {len(theirs)} without a figure: {_reasons(gaps)}")
     if outcome == CARRIES_NOT and not any(row.verdict == "different" for row in rows):
         said.append("whether mine is what the claim is about: no condition is known to differ, and then the model is wrong here")
     return said
@@ -280,7 +290,7 @@ def _left_open(own: Question, ours: list[Simulated]) -> list[str]:
         for name, values in own.open.items()
     ]
     gaps = [point for point in ours if point.figure is None]
-    return left + ([f"mine: {len(gaps)} of {len(ours)} points have no figure: {_reasons(gaps)}"] if gaps else [])
+    return left + ([f"mine: {len(gaps)} of {len(ours)} without a figure: {_reasons(gaps)}"] if gaps else [])
 
 
 # ---- condition by condition

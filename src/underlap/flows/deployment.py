@@ -16,9 +16,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from underlap import inputs
+from underlap.cluster import Cluster
 from underlap.documents import file_name, nearest, read_document, shown
 from underlap.errors import InputError, OptionError
-from underlap.judge.conditions import BATCHES, IMBALANCES, LENGTHS, MOST_POINTS, MOST_STEPS, PRECISIONS, Question, thinned
+from underlap.judge.conditions import (
+    BATCHES,
+    DECODED,
+    IMBALANCES,
+    LENGTHS,
+    MOST_POINTS,
+    MOST_STEPS,
+    PRECISIONS,
+    Question,
+    thinned,
+)
 from underlap.policy import Policy
 from underlap.workload import Train, Workload, check_workload, sequences
 
@@ -55,7 +66,7 @@ def deployment(path: str | os.PathLike[str]) -> Question:
 def _question(document: dict[str, Any], where: str) -> Question:
     model = inputs.model_of_document(document["model"], where, "$.model")
     layout = inputs.layout_of_document(document["layout"], where, "$.layout")
-    cluster = inputs.cluster_of_document(document["cluster"], where, "$.cluster")
+    cluster = _cluster(document["cluster"], where)
     if isinstance(document["cluster"], dict) and "gpus" in document["cluster"]:
         _at(where, "$.layout", lambda: layout.check_gpus(cluster.gpus))
     _at(where, "$.layout", lambda: layout.check_model(model))
@@ -93,6 +104,17 @@ def _question(document: dict[str, Any], where: str) -> Question:
     )
 
 
+def _cluster(document: object, where: str) -> Cluster:
+    """The paths of a cluster are those of a file of its own: here they start one level further in."""
+    try:
+        return inputs.cluster_of_document(document, where, "$.cluster")
+    except InputError as error:
+        outer, inner = f"{where} at $", str(error)
+        if inner.startswith(outer) and not inner.startswith(f"{outer}.cluster"):
+            raise InputError(f"{outer}.cluster{inner.removeprefix(outer)}") from None
+        raise
+
+
 def _workload(document: Any, data_parallel: int) -> tuple[Any, dict[str, tuple[Any, ...]]]:
     """The document with numbers in place of what is null, so that the rest can be checked; and what is open."""
     if not isinstance(document, dict):
@@ -106,7 +128,8 @@ def _workload(document: Any, data_parallel: int) -> tuple[Any, dict[str, tuple[A
         if name == "batch":
             per_rank = mbs if isinstance(mbs, int) and 1 <= mbs < 2**20 else 1
             given[key] = per_rank * data_parallel
-            swept[name] = tuple(each * per_rank for each in values)
+            ladder = DECODED if document.get("kind") == "decode" else values
+            swept[name] = tuple(each * per_rank for each in ladder)
         elif name == "precision":
             del given[key]
         else:

@@ -27,6 +27,8 @@ from underlap.workload import Decode, Prefill, Train, Workload
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 """Sequences per data-parallel rank, where none are stated."""
+DECODED = (1, 4, 16, 32, 64, 128, 256)
+"""The same in decode, where a sequence is one row."""
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 """Tokens per sequence, or in the cache."""
 IMBALANCES = (1.0, 1.25, 1.5)
@@ -346,7 +348,7 @@ class _Translation:
         elif isinstance(workload.rows, int) and tokens is None and len(kinds) == 1:
             batch, tokens = (workload.rows, None) if kinds == ("decode",) else (1, workload.rows)
             self.assumptions.append(f"{workload.rows} rows are {'as many sequences' if tokens is None else 'one sequence'}")
-        self._number("batch", "workload.batch", batch, BATCHES)
+        self._number("batch", "workload.batch", batch, DECODED if kinds == ("decode",) else BATCHES)
         self._number("tokens", "workload.sequence", tokens, LENGTHS)
         self.choices["micro"] = (micro if isinstance(micro, int) and not isinstance(micro, bool) else None,)
         if "batch" in self.choices and isinstance(batch, int) and any(layout.data_parallel > 1 for layout in layouts):

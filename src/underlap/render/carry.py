@@ -49,7 +49,7 @@ def _span(span: Span | None, unit: str) -> str:
     text = _ends(span.low, span.high, unit)
     if span.swept:
         text += f" over {span.points} points ({'; '.join(span.swept)})"
-    return text + (f"; {span.left_out} points have no figure" if span.left_out else "")
+    return text + (f"; without a figure: {span.left_out}" if span.left_out else "")
 
 
 def _table(rows: list[CarriedCondition], unit: str) -> list[str]:
