@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from underlap.cost.work import ELEMENT_BYTES
@@ -176,7 +177,10 @@ def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
     if shapes.layout.pp == 1:
         return
     forward = draft.phase
-    message = draft.message(PIPELINE, shapes.rows * shapes.hidden * ELEMENT_BYTES[shapes.activation])
+    # Ranks of tp that hold the same send a part each, and gather what they get: Megatron-LM (arXiv 2104.04473, section 4.1),
+    # DeepSpeed's partitioned pipe messages and vLLM's send_tensor_dict with an all_gather_group do.
+    same = 1 if shapes.layout.sp or draft.groups["tp"].domains > 1 else shapes.layout.tp
+    message = draft.message(PIPELINE, shapes.rows * shapes.hidden * ELEMENT_BYTES[shapes.activation], parts=same)
     ways = {"forward": (forward, "hidden"), **({"backward": ("backward", "grad.hidden")} if shapes.train else {})}
     for direction, (phase, buffer) in ways.items():
         draft.phase = phase
@@ -196,7 +200,8 @@ def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
 
 def _role(shapes: Shapes, rank: int) -> Role:
     layout = shapes.layout
-    ranks = tuple(r for r in range(layout.world) if layout.coordinates(r)["pp"] == rank)
+    inner = math.prod(layout.degree(axis) for axis in layout.axis_order[: layout.axis_order.index("pp")])
+    ranks = tuple(r for r in range(layout.world) if r // inner % layout.pp == rank)
     chunks = _chunks(shapes, rank)
     order = (
         pipeline.tasks(layout, rank, shapes.micro_batches)
