@@ -11,6 +11,8 @@ from tests.judge.reports import Part, claim, contention, report
 from underlap.claim import EFFECTS, METRICS, PHASES, UNITS, Claim, Hardware, Software, Value, Workload
 from underlap.claim_file import parse
 from underlap.flows.claims import catalog
+from underlap.judge.carrying import ERRORS, SIMULATED
+from underlap.judge.conditions import BATCHES, DECODED, IMBALANCES, LENGTHS, MOST_POINTS, MOST_STEPS
 from underlap.judge.questions import MANY_ROWS
 from underlap.judge.settlement import SETTLED, settle
 
@@ -66,3 +68,18 @@ def test_the_example_of_a_claim_is_one() -> None:
     example = parse((ROOT / "examples/claims/ddp_hidden.yaml").read_text(), "example")
 
     assert parse(text, "docs").statement == example.statement
+
+
+def test_the_example_of_a_deployment_is_the_file_that_the_page_judges_with() -> None:
+    (text,) = re.findall(r"```yml\n(.*?)```", PAGE, re.DOTALL)
+
+    assert (ROOT / "examples/claims/my_deployment.yaml").read_text().partition("\n")[2] == text
+
+
+def test_the_ranges_and_errors_of_carrying_over_are_those_of_the_code() -> None:
+    assert f"{ERRORS['x']:g} x or {ERRORS['%']:g} points of a share" in PAGE
+    assert f"rank {BATCHES[0]} to {BATCHES[-1]} (decode: {DECODED[0]} to {DECODED[-1]})" in PAGE
+    assert f"tokens {LENGTHS[0]} to {LENGTHS[-1]}, imbalance {IMBALANCES[0]:g} to {IMBALANCES[-1]:g}" in PAGE
+    assert f"at most {MOST_POINTS} points, of training {MOST_STEPS}" in PAGE
+    for metric in SIMULATED:
+        assert f"`{metric}`" in PAGE

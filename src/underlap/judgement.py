@@ -15,6 +15,9 @@ HELD = "held"
 REFUTED = "refuted"
 NOT_DECIDABLE = "not decidable"
 
+CARRIES = "carries over"
+CARRIES_NOT = "does not carry over"
+
 YES = "yes"
 NO = "no"
 UNKNOWN = "unknown"
@@ -77,6 +80,69 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated figure over all that its conditions leave open."""
+
+    low: float
+    high: float
+    points: int
+    """Points of the sweep that have a figure; 1 where nothing was left open."""
+    left_out: int
+    """Points without one: they do not fit into memory, do not go together, or cannot be planned."""
+    swept: list[str]
+    """Each condition that was left open, and its values."""
+
+
+class CarriedCondition(msgspec.Struct, frozen=True, kw_only=True):
+    """One condition of the claim beside mine, and what it alone does to the figure."""
+
+    name: str
+    claim: str | None
+    """Null: not stated."""
+    mine: str | None
+    verdict: str
+    """same, different, unknown."""
+    before: float | None
+    """The simulated figure at the claim's conditions: at the point of the sweep that comes nearest to the claim."""
+    after: float | None
+    """The same with this one condition as mine. Null: not simulated."""
+    why: str
+    """Why there is no figure, or what was held. Effects of conditions do not add up."""
+
+
+class Carry(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a claim carries over to a deployment, by simulation of both."""
+
+    outcome: str
+    """carries over, does not carry over, not decidable."""
+    provenance: str
+    """Always simulated."""
+    why: str
+    figure: str
+    """What is compared."""
+    unit: str
+    """x (time without over time with overlap) or %."""
+    claimed_low: float | None
+    """The claim's figure in `unit`. Null: no limit on this side."""
+    claimed_high: float | None
+    model_error: float | None
+    """In points of `unit`: x 0.05 is 5 points of a ratio. Null where nothing was compared."""
+    model_error_from: str
+    claim_simulated: Span | None
+    """At the claim's own conditions. Null where they cannot be mapped."""
+    mine: Span | None
+    """At mine."""
+    decided_by: str | None
+    """The one open condition of mine that the answer hangs on."""
+    conditions: list[CarriedCondition]
+    missing: list[str]
+    """Fields of the claim that cannot be mapped, with what would do."""
+    assumptions: list[str]
+    """What was taken where the claim, or its translation, leaves a choice."""
+    unknown: list[str]
+    """What stays unknown."""
+
+
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """See the module docstring."""
 
@@ -94,6 +160,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     does_not_support: list[str]
     unknown: list[str]
     settlement: Settlement | None = None
+    carry: Carry | None = None
+    """Whether the claim carries over to a deployment: with --mine."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

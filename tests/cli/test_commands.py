@@ -90,7 +90,7 @@ FLAGS = {
     "underlap claims list": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
     "underlap claims search": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
     "underlap claims show": ["--force", "--json"],
-    "underlap judge": ["--baseline-report", "--compare", "--force", "--json", "--report"],
+    "underlap judge": ["--baseline-report", "--compare", "--force", "--json", "--mine", "--report"],
 }
 
 

@@ -1,4 +1,5 @@
-"""`underlap judge`: a claim in, the four questions answered; with a Report, whether one's own run holds it."""
+"""`underlap judge`: a claim in, the four questions answered; with a Report, whether one's own run holds it; with a deployment,
+whether it carries over."""
 
 from __future__ import annotations
 
@@ -24,6 +25,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("claims", metavar="CLAIM...", nargs=-1, required=True)
 @click.option("--report", metavar="FILE", type=_FILE, help="JSON of underlap analyze: does this run hold the claim?")
 @click.option("--baseline-report", metavar="FILE", type=_FILE, help="JSON of underlap analyze of the run without the change.")
+@click.option(
+    "--mine", metavar="FILE", type=_FILE, help="YAML of model, cluster, layout, workload, overlap: does it carry over to that?"
+)
 @click.option("--compare", is_flag=True, help="Say whether two claims can be compared, condition by condition.")
 @click.option(
     "--json",
@@ -37,6 +41,7 @@ def judge(
     claims: tuple[str, ...],
     report: Path | None,
     baseline_report: Path | None,
+    mine: Path | None,
     compare: bool,
     json_file: str | None,
     force: bool,
@@ -47,11 +52,12 @@ def judge(
 
     \b
     Exit codes: with --report, 0 the claim is held, 1 it is refuted, 3 it cannot be decided;
+    with --mine, 0 it carries over, 1 it does not, 3 not decidable;
     with --compare, 0 comparable, 1 not comparable, 3 not known; 2 unusable input; else 0.
     """
-    _check_words(claims, report, baseline_report, compare=compare)
+    _check_words(claims, report, baseline_report, mine, compare=compare)
     json_path = Path(json_file) if json_file is not None and json_file != STREAM else None
-    inputs = [*map(Path, claims), *(path for path in (report, baseline_report) if path)]
+    inputs = [*map(Path, claims), *(path for path in (report, baseline_report, mine) if path)]
     refuse_unsafe([json_path] if json_path else [], inputs, force=force)
 
     from underlap.flows.judge import compare as compare_claims
@@ -61,19 +67,25 @@ def judge(
         comparison = compare_claims(*claims)
         _write(comparison, json_path, as_json=json_file == STREAM)
         sys.exit({"yes": 0, "no": 1}.get(comparison.comparable, 3))
-    judgement = judge_claim(claims[0], report, baseline=baseline_report)
+    judgement = judge_claim(claims[0], report, baseline=baseline_report, mine=mine)
     _write(judgement, json_path, as_json=json_file == STREAM)
+    if judgement.carry is not None:
+        sys.exit({"carries over": 0, "does not carry over": 1}.get(judgement.carry.outcome, 3))
     if judgement.settlement is not None:
         sys.exit({"held": 0, "refuted": 1}.get(judgement.settlement.outcome, 3))
 
 
-def _check_words(claims: tuple[str, ...], report: Path | None, baseline_report: Path | None, *, compare: bool) -> None:
+def _check_words(
+    claims: tuple[str, ...], report: Path | None, baseline_report: Path | None, mine: Path | None, *, compare: bool
+) -> None:
     if compare and len(claims) != 2:
         raise click.UsageError(f"--compare takes two claims, got {len(claims)}.")
     if not compare and len(claims) != 1:
         raise click.UsageError(f"Got {len(claims)} claims: pass one, or two with --compare.")
     if compare and (report or baseline_report):
         raise click.UsageError("--compare is about two claims, and takes no report.")
+    if mine and (compare or report):
+        raise click.UsageError("--mine is about one claim and a simulated deployment: leave out --compare and --report.")
     if baseline_report and not report:
         raise click.UsageError("--baseline-report is compared with --report: pass both.")
 

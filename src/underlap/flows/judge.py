@@ -18,15 +18,27 @@ Given = Report | str | os.PathLike[str]
 _EXPECTED = "the JSON that underlap analyze --json writes"
 
 
-def judge(claim: Claim | str | os.PathLike[str], report: Given | None = None, *, baseline: Given | None = None) -> Judgement:
-    """What a claim supports and what not; with a Report, also whether this run holds it.
+def judge(
+    claim: Claim | str | os.PathLike[str],
+    report: Given | None = None,
+    *,
+    baseline: Given | None = None,
+    mine: str | os.PathLike[str] | None = None,
+) -> Judgement:
+    """What a claim supports and what not; with a Report, also whether this run holds it; with `mine`, whether it carries over.
 
     `claim` is a Claim, a YAML file, or an id of the catalog. `report` and `baseline` (the run without the change) are
-    Reports, or files that `underlap analyze --json` wrote. Raises InputError for what cannot be used.
+    Reports, or files that `underlap analyze --json` wrote. `mine` is a YAML file with the model, cluster, layout, workload and
+    overlap of a deployment, which is simulated (docs/claims.md). Raises InputError for what cannot be used.
 
     >>> underlap.judge("claim.yaml", "report.json").settlement.outcome  # doctest: +SKIP
     """
     claim = claim if isinstance(claim, Claim) else load(claim)
+    if mine is not None:
+        from underlap.flows.carry import carry  # the planner and the simulator, which judging alone does not need
+
+        alone = judge(claim, report, baseline=baseline)
+        return msgspec.structs.replace(alone, carry=carry(claim, mine))
     if report is None:
         return standing.judged(claim, questions.ask(claim))
     own = _report(report)

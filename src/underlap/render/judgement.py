@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from underlap.judgement import Check, Comparison, Condition, Judgement, Settlement
-from underlap.render.plain import UNKNOWN, clean, shorten, wrap
+from underlap.render.carry import carry_lines
+from underlap.render.plain import UNKNOWN, clean, paragraph, shorten
 
-WIDTH = 100
 _LETTERS = "abcd"
 _MOST_UNKNOWN = 12
 
@@ -13,15 +13,18 @@ _MOST_UNKNOWN = 12
 def judgement_text(judgement: Judgement) -> str:
     """The outcome first where there is one, then the claim, the four questions, and what it supports."""
     lines: list[str] = []
+    if judgement.carry is not None:
+        lines += carry_lines(judgement.carry)
+        lines.append("")
     if judgement.settlement is not None:
         lines += _settlement(judgement.settlement)
         lines.append("")
     lines += _claim(judgement)
     lines.append("")
     for letter, answer in zip(_LETTERS, judgement.answers, strict=True):
-        lines += _paragraph(f"({letter}) {answer.answer.upper()}  ", f"{answer.text}")
-        lines += _paragraph("      ", f"{answer.why}")
-        lines += _paragraph("      ", f"rests on {', '.join(answer.rests_on)}")
+        lines += paragraph(f"({letter}) {answer.answer.upper()}  ", f"{answer.text}")
+        lines += paragraph("      ", f"{answer.why}")
+        lines += paragraph("      ", f"rests on {', '.join(answer.rests_on)}")
     lines += _wording(judgement)
     lines.append("")
     lines += _list("supports", judgement.supports)
@@ -33,11 +36,11 @@ def judgement_text(judgement: Judgement) -> str:
 def comparison_text(comparison: Comparison) -> str:
     """Whether two claims can be compared, and a table of conditions. Figures of different things stay apart."""
     verdict = {"yes": "COMPARABLE", "no": "NOT COMPARABLE"}.get(comparison.comparable, "NOT DECIDABLE")
-    lines = _paragraph(f"{verdict}: ", comparison.why)
+    lines = paragraph(f"{verdict}: ", comparison.why)
     names = [clean(name or UNKNOWN) for name in (comparison.first_id, comparison.second_id)]
     if comparison.side_by_side:
         figures = [clean(figure or "no figure") for figure in (comparison.first_claimed, comparison.second_claimed)]
-        lines += _paragraph("figures: ", f"{figures[0]} ({names[0]}), {figures[1]} ({names[1]})")
+        lines += paragraph("figures: ", f"{figures[0]} ({names[0]}), {figures[1]} ({names[1]})")
     else:
         lines.append("figures: not put side by side, as they do not measure the same in the same unit")
     lines.append("")
@@ -55,31 +58,31 @@ def _table(conditions: list[Condition], names: list[str]) -> list[str]:
 
 
 def _claim(judgement: Judgement) -> list[str]:
-    lines = _paragraph("claim: ", judgement.statement)
+    lines = paragraph("claim: ", judgement.statement)
     figure = judgement.claimed or "no figure"
     of = f", of {judgement.of}" if judgement.of else ""
-    lines += _paragraph("       ", f"{judgement.metric or 'metric not clear'}{of}: {figure}")
-    return lines + _paragraph("       ", f"source: {judgement.source}")
+    lines += paragraph("       ", f"{judgement.metric or 'metric not clear'}{of}: {figure}")
+    return lines + paragraph("       ", f"source: {judgement.source}")
 
 
 def _settlement(settlement: Settlement) -> list[str]:
     simulated = "" if settlement.provenance == "measured" else f" ({clean(settlement.provenance).upper()})"
-    lines = _paragraph(f"{settlement.outcome.upper()}{simulated}: ", settlement.window)
+    lines = paragraph(f"{settlement.outcome.upper()}{simulated}: ", settlement.window)
     for check in settlement.checks:
         lines += _check(check)
     for condition in settlement.conditions:
-        lines += _paragraph("  condition: ", condition)
+        lines += paragraph("  condition: ", condition)
     for note in settlement.notes:
-        lines += _paragraph("  note: ", note)
+        lines += paragraph("  note: ", note)
     return lines
 
 
 def _check(check: Check) -> list[str]:
     of = f" of {check.of}" if check.of else ""
-    lines = _paragraph("  ", f"{check.about}{of}: claimed {check.claimed}, {_measured(check)}: {check.outcome}")
+    lines = paragraph("  ", f"{check.about}{of}: claimed {check.claimed}, {_measured(check)}: {check.outcome}")
     if check.formula:
-        lines += _paragraph("    ", f"{check.formula}; from {', '.join(check.fields)}")
-    return lines + _paragraph("    ", check.why)
+        lines += paragraph("    ", f"{check.formula}; from {', '.join(check.fields)}")
+    return lines + paragraph("    ", check.why)
 
 
 def _measured(check: Check) -> str:
@@ -108,20 +111,15 @@ def _number(value: float) -> str:
 def _wording(judgement: Judgement) -> list[str]:
     lines: list[str] = []
     for flag in judgement.wording:
-        lines += _paragraph("wording: ", f'"{flag.words}" in {flag.field} {flag.problem}.')
-        lines += _paragraph("         ", flag.instead)
+        lines += paragraph("wording: ", f'"{flag.words}" in {flag.field} {flag.problem}.')
+        lines += paragraph("         ", flag.instead)
     return lines
 
 
 def _list(heading: str, entries: list[str], *, most: int = 99) -> list[str]:
     lines = [f"{heading}:"] if entries else []
     for entry in entries[:most]:
-        lines += _paragraph("  - ", entry)
+        lines += paragraph("  - ", entry)
     if len(entries) > most:
         lines.append(f"  - {len(entries) - most} more in --json")
     return lines
-
-
-def _paragraph(label: str, text: str) -> list[str]:
-    first, *rest = wrap(clean(text), WIDTH - len(label), lines=40) or [""]
-    return [f"{label}{first}", *(f"{'':{len(label)}}{line.strip()}" for line in rest)]

@@ -9,6 +9,8 @@ import math
 import textwrap
 
 UNKNOWN = "?"
+WIDTH = 100
+"""Columns of the texts that are paragraphs."""
 
 
 def printable(text: str) -> str:
@@ -34,6 +36,12 @@ def shorten(text: str, width: int) -> str:
 def wrap(text: str, width: int, *, lines: int = 2) -> list[str]:
     """The text in at most so many lines, the later ones indented."""
     return textwrap.wrap(text, width, subsequent_indent="  ", max_lines=lines, placeholder=" ...")
+
+
+def paragraph(label: str, text: str) -> list[str]:
+    """A text in lines of at most WIDTH, the later ones below the first."""
+    first, *rest = wrap(clean(text), WIDTH - len(label), lines=40) or [""]
+    return [f"{label}{first}", *(f"{'':{len(label)}}{line.strip()}" for line in rest)]
 
 
 def decimals_for(span_ns: int) -> int:
