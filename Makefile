@@ -3,6 +3,7 @@
 PYTHON ?= python3
 TRACES ?= ../shared/traces
 BENCH ?=
+TIMED := tests/real
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport CI
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench promises accuracy record sizes clean
+.PHONY: help demo test coverage lint bench promises accuracy record sizes clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,7 +24,12 @@ demo: $(VENV)/installed ## Analyze the recorded example traces and show the resu
 	  $(BIN)/underlap analyze examples/traces/$$run || exit; \
 	done
 
-test: $(VENV)/installed-dev ## Run the tests, with coverage
+# Runs that are timed come first and alone; the rest shares the cores.
+test: $(VENV)/installed-dev ## Run the tests, on two cores
+	$(BIN)/python -m pytest $(TIMED)
+	$(BIN)/python -m pytest --numprocesses 2 $(TIMED:%=--ignore %)
+
+coverage: $(VENV)/installed-dev ## Run the tests with coverage, which takes three times as long
 	$(BIN)/python -m coverage run -m pytest
 	$(BIN)/python -m coverage report
 
