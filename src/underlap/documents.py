@@ -64,8 +64,12 @@ def read_document(path: str | Path) -> object:
     """The content of a YAML or JSON file. Raises UnreadableError or InputError, which name the file."""
     file, name = Path(path), file_name(path)
     try:
-        if file.is_dir():
-            raise UnreadableError(f"{name}: is a folder: expected a YAML or JSON file")
+        folder = file.is_dir()
+    except (OSError, ValueError):  # opening it says what is wrong
+        folder = False
+    if folder:
+        raise UnreadableError(f"{name}: is a folder: expected a YAML or JSON file")
+    try:
         with file.open("rb") as stream:
             content = stream.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character

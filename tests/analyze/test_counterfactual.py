@@ -482,3 +482,19 @@ def test_overlap_is_predicted_from_the_sequential_recording_alone() -> None:
     assert np.median(before) / np.median(measured) > 1.6
     assert np.median(predicted) == pytest.approx(np.median(measured), rel=0.04)
     assert sum(predicted) == pytest.approx(sum(measured), rel=0.04)
+
+
+def test_a_queue_as_long_as_the_recording_leaves_one_edge_for_each_of_its_operations() -> None:
+    """Operations 0, 2, 4, ... queue behind each other; 1, 3, 5, ... stand in one lane, each waiting for the one before it.
+    Everything in the queue before an operation of the lane is already waited for by the lane, so no edge is new."""
+    rows = 2 * np.arange(20_000)
+    place = np.arange(2 * len(rows))
+    in_lane = np.where(place % 2 == 1, 0, -1)
+    chains, queue = (in_lane, place), (rows[:-1], rows[1:])
+    assert len(rebuilt._implied(queue, chains, (rows, rows + 1))[0]) == 0
+    late = rows[1000:]
+    source, target = rebuilt._implied(queue, chains, (late, late + 1))
+    assert sorted(source.tolist()) == rows[:1000].tolist(), "what only the first one of the lane stood behind"
+    assert set(target.tolist()) == {int(late[0]) + 1}
+    source, _ = rebuilt._implied((rows[:20], rows[1:21]), (np.full_like(place, -1), place), (rows[:21], rows[:21] + 1))
+    assert len(source) == 21 * 20 // 2, "where no lane holds the targets in order, every pair is needed"

@@ -145,3 +145,30 @@ def test_a_straggler_and_jitter_lengthen_the_step_that_is_shown() -> None:
     assert plain < loose < slow
     assert run(*words, "--jitter", "2").exit_code == 2
     assert "expected 0 to 1" in run(*words, "--straggler", "rank=2,compute=2").stderr
+
+
+def test_what_is_given_twice_or_is_no_number_is_refused_in_one_line(tmp_path: Path) -> None:
+    words = [
+        "simulate",
+        "--model",
+        "tiny-dense",
+        "--cluster",
+        "dgx-h100",
+        "--layout",
+        "tp=2",
+        "--workload",
+        "prefill,batch=2,seq=64",
+    ]
+    for more, told in (
+        (["--jitter", "nan"], "jitter is nan"),
+        (["--straggler", "rank=0,compute=2", "--straggler", "rank=0,compute=3"], "rank=0 is given twice"),
+        (["--compare", "none,none"], "'none' is given twice"),
+        (["--compare", "none,split_batch,tp=split_batch"], "'tp=split_batch' is the same policy as 'split_batch'"),
+    ):
+        done = run(*words, *more)
+        assert done.exit_code == 2
+        assert told in done.stderr
+        assert done.stderr.count("\n") == 1
+    done = run("simulate", "--model", str(tmp_path), *words[3:])
+    assert done.stderr.count("is a folder") == 1
+    assert "cannot be read" not in done.stderr

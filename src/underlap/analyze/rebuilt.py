@@ -161,7 +161,8 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
         inside = part.row[part.possible[1]] >= 0
         if not changes.queued:
             inside &= ~_queues(timeline, graph, *part.possible, np.ones(len(inside), dtype=bool))
-            implied = _implied(queued(timeline, graph), (edges.source[keep], edges.target[keep]), part.possible)
+            direct = ((edges.source[keep], edges.target[keep]), part.possible)
+            implied = _implied(queued(timeline, graph), _chains(timeline, graph), *direct)
             extra = tuple(np.concatenate([one, two[part.row[implied[1]] >= 0]]) for one, two in zip(extra, implied, strict=True))  # type: ignore[assignment]  # a pair stays one
         extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]  # a pair stays one
     source = np.concatenate([source, extra[0]])
@@ -239,16 +240,53 @@ def queued(timeline: Timeline, graph: Graph) -> tuple[Int64, Int64]:
     return edges.source[found], edges.target[found]
 
 
-def _implied(dropped: tuple[Int64, Int64], *edges: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
-    """What waited for a queued operation had also waited for those it stood behind: (source, target) without the queue."""
+def _chains(timeline: Timeline, graph: Graph) -> tuple[Int64, Int64]:
+    """(chain, place in it) of each node whose predecessors in it are always waited for: what no queue can part. NONE elsewhere.
+
+    Those are the operations of a lane that do not communicate. On CPU ranks the thread holds them in order, not the lane.
+    """
+    chain = np.full(len(graph), NONE, dtype=np.int64)
+    size = len(timeline.ops)
+    held = ~_communicates(timeline) & ~np.isin(timeline.ops.rank, [info.rank for info in timeline.ranks if info.on_cpu])
+    chain[:size][held] = timeline.ops.lane[held]
+    place = np.empty(len(graph), dtype=np.int64)
+    place[np.lexsort((graph.end_ns, graph.start_ns))] = np.arange(len(graph))
+    return chain, place
+
+
+def _implied(dropped: tuple[Int64, Int64], chains: tuple[Int64, Int64], *edges: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    """What waited for a queued operation had also waited for those it stood behind: (source, target) without the queue.
+
+    Of the targets in a chain only the first is given, as the others wait for it: a queue may be as long as the recording, and
+    pairs of everything in it with everything behind it would be its square.
+    """
     size = max((int(column.max(initial=0)) for pair in (dropped, *edges) for column in pair), default=0) + 1
     ahead = np.full(size, NONE, dtype=np.int64)
     ahead[dropped[1]] = dropped[0]
     source, target = (np.concatenate(columns) for columns in zip(*edges, strict=True))
+    chain, place = chains
+    first: dict[tuple[int, int], int] = {}
+
+    def news(source: Int64, target: Int64) -> np.ndarray:
+        """Which pairs are earlier in their chain than those there were for their source."""
+        found = np.ones(len(source), dtype=bool)
+        for at in np.flatnonzero(chain[target] >= 0).tolist():
+            key, own = (int(source[at]), int(chain[target[at]])), int(place[target[at]])
+            found[at] = own < first.get(key, own + 1)
+            if found[at]:
+                first[key] = own
+        return found
+
+    queue = np.zeros(size, dtype=bool)
+    queue[dropped[0]] = queue[dropped[1]] = True
+    source, target = source[queue[source]], target[queue[source]]
+    news(source, target)
     sources, targets = [source[:0]], [target[:0]]
     while len(source):
         behind = ahead[source] >= 0
         source, target = ahead[source[behind]], target[behind]
+        kept = news(source, target)
+        source, target = source[kept], target[kept]
         # What stands in the queue itself waits for nobody in it.
         free = ahead[target] != source
         sources.append(source[free])

@@ -81,6 +81,13 @@ def scenario(  # noqa: PLR0913 - a question has so many parts
     found_workload = inputs.workload(workload) if isinstance(workload, str) else workload
     if divisible:
         check_workload(found_workload, found_layout, found_model)
+    # A factor that is no number passes every comparison with a limit.
+    if not 0.0 <= jitter <= 1.0:
+        raise OptionError(f"jitter is {jitter}: expected a share from 0 to 1, such as 0.03")
+    slowed = tuple(_straggler(text, found_layout) for text in stragglers)
+    twice = next((rank for at, (rank, _) in enumerate(slowed) if rank in dict(slowed[:at])), None)
+    if twice is not None:
+        raise OptionError(f"straggler: rank={twice} is given twice: expected each rank once")
     return Scenario(
         model=found_model,
         cluster=found_cluster.with_gpus(found_layout.world),
@@ -89,7 +96,7 @@ def scenario(  # noqa: PLR0913 - a question has so many parts
         policy=found_policy,
         contention=contention,
         jitter=jitter,
-        stragglers=tuple(_straggler(text, found_layout) for text in stragglers),
+        stragglers=slowed,
     )
 
 
@@ -115,9 +122,19 @@ def policies(asked: Scenario, text: str) -> list[Policy]:
     """The policies of a list such as `none,split_batch,decompose:4+delay_wgrad`, each beside what the scenario's policy does on
     other axes.
 
-    An item without an axis goes to the first axis that knows its pass and has something to send. Raises OptionError.
+    An item without an axis goes to the first axis that knows its pass and has something to send. Raises OptionError, also for
+    a policy that is there twice: it would be compared with itself.
     """
-    return [_policy(asked, item.strip()) for item in text.split(",")]
+    items = [item.strip() for item in text.split(",")]
+    found: list[Policy] = []
+    for item in items:
+        one = _policy(asked, item)
+        if one in found:
+            first = items[found.index(one)]
+            same = "is given twice" if first == item else f"is the same policy as {first!r}"
+            raise OptionError(f"compare: {item!r} {same}: expected each policy once")
+        found.append(one)
+    return found
 
 
 def _policy(asked: Scenario, item: str) -> Policy:
