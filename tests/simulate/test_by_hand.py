@@ -14,6 +14,8 @@ from tests.simulate.machines import MACHINE, PROCESSOR, beside, stream, transfer
 from underlap.cost import compute
 from underlap.cost.hardware import Topology
 from underlap.cost.work import Gemm, Transfer
+from underlap.errors import UnderlapError
+from underlap.flows import simulate as flow
 from underlap.simulate import Machine, simulate
 from underlap.simulate.recording import timeline
 
@@ -98,3 +100,15 @@ def test_with_contention_no_step_is_shorter_than_without(drawn: Drawn) -> None:
 
 def _with_fabric() -> Topology:
     return msgspec.structs.replace(MACHINE, domain=4, scale_out=MACHINE.scale_up)
+
+
+@pytest.mark.parametrize(
+    ("layout", "workload", "named"),
+    [
+        ("dp=1", "train,gbs=1099511627776,mbs=1,seq=8", "micro-batches per rank"),
+        ("tp=8", "prefill,batch=1,seq=1099511627776", "lower seq, context, batch or mbs"),
+    ],
+)
+def test_work_beyond_all_measure_is_refused_in_one_line_that_says_what_to_lower(layout: str, workload: str, named: str) -> None:
+    with pytest.raises(UnderlapError, match=named):
+        flow.simulate(flow.scenario(model="llama3-8b", cluster="dgx-h100", layout=layout, workload=workload))

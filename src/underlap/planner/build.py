@@ -29,6 +29,7 @@ def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Pl
     check_workload(workload, layout, model)
     _check_planned(layout, model, workload)
     shapes = Shapes(model, layout, workload)
+    _check_length(shapes)
     draft = Draft(groups(layout, domain), shapes.activation)
     _draft_blocks(draft, shapes)
     roles = tuple(_role(shapes, rank) for rank in range(layout.pp))
@@ -42,6 +43,19 @@ def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Pl
         pools={GATHERED: _gathered_at_once(shapes)} if _pooled(draft) else {},
         world=layout.world,
     )
+
+
+MOST_STEPS = 1_000_000
+"""Uses of blocks on one rank: some tens of operations each, about what memory holds."""
+
+
+def _check_length(shapes: Shapes) -> None:
+    steps = shapes.micro_batches * shapes.model.layers // shapes.layout.pp
+    if steps > MOST_STEPS:
+        raise OptionError(
+            f"workload: {shapes.micro_batches} micro-batches per rank through {shapes.model.layers} layers on {shapes.layout.pp} "
+            f"stages: more than {MOST_STEPS} layers in all are not planned: lower gbs, or raise mbs or dp"
+        )
 
 
 def _check_planned(layout: Layout, model: Model, workload: Workload) -> None:

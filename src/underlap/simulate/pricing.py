@@ -15,11 +15,14 @@ from underlap.cost.communicator import DEFAULT, Settings
 from underlap.cost.hardware import Topology
 from underlap.cost.measured import Measured
 from underlap.cost.work import Copy, Gemm, Transfer, Work
+from underlap.errors import OptionError
 
 Floats = npt.NDArray[np.float64]
 
 _TOGETHER = 3
 """Transfers that may run side by side on one device; more hold no more multiprocessors than these."""
+LONGEST_NS = 1e15
+"""Of one operation, eleven days: sums of many stay far below what whole nanoseconds can hold."""
 _COPY_START_NS = 3000.0
 """Of a copy on a copy engine, as of a kernel."""
 
@@ -93,6 +96,12 @@ def price(
         taken = _sums(units, topology.processor.sms) if held is None else held(units.tolist())
         curves = _curves([works[at] for at in computing], alone.time_ns, topology, taken)
         assumptions += alone.assumptions
+    longest = int(columns["time"].argmax()) if size else 0
+    if size and not columns["time"][longest] < LONGEST_NS:
+        raise OptionError(
+            f"a {type(works[longest]).__name__} of this plan would take {columns['time'][longest] / 1e9:.3g} s: "
+            "lower seq, context, batch or mbs"
+        )
     return Prices(
         work_ns=np.rint(columns["time"]).astype(np.int64),
         units=units,

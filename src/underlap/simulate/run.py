@@ -93,7 +93,7 @@ def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
         release_ns=release,
         times=times,
         step_ns=int(times.end_ns.max(initial=0)),
-        serial_ns=_serial(plan, built, duration) if bounds else 0,
+        serial_ns=_serial(plan, built, duration, release) if bounds else 0,
         bound_ns=_bound(plan, expansions, built, duration, prices, work) if bounds else 0,
     )
 
@@ -189,14 +189,15 @@ def _receives(expansion: Expansion) -> np.ndarray:
 # ---- what any schedule of these operations lies between
 
 
-def _serial(plan: Plan, built: PlanNetwork, duration: Int64) -> int | None:
+def _serial(plan: Plan, built: PlanNetwork, duration: Int64, release: Int64) -> int | None:
     """One lane per role for all but messages between stages, which would wait in a circle."""
     role_of = {role.name: number for number, role in enumerate(plan.roles)}
     apart = {lane for lane in built.lanes if lane[1].startswith("pp.")}
     numbers = [len(role_of) + at if lane in apart else role_of[lane[0]] for at, lane in enumerate(built.lanes)]
     table = np.array([*numbers, NONE], dtype=np.int32)
     try:
-        times = replay(network(table[built.lane], duration, rendezvous=built.rendezvous, edges=built.edges))
+        ready = network(table[built.lane], duration, release_ns=release, rendezvous=built.rendezvous, edges=built.edges)
+        times = replay(ready)
     except ScheduleError:
         return None
     return int(times.end_ns.max(initial=0))
