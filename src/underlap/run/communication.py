@@ -1,7 +1,8 @@
 """Collectives and messages: issued here, waited for where the Plan says. Counts the bytes that it hands to the process groups.
 
-gloo has no reduce-scatter of its own (torch carries it out as an all-reduce, so twice the bytes are on the wire) and no uneven
-gathers. Payloads are counted as DESIGN defines them, not as gloo sends them.
+gloo has no reduce-scatter of its own: torch carries it out as an all-reduce, with twice the bytes on the wire. Here it is an
+all-to-all and a sum in order of ranks behind the wait, which sends what a reduce-scatter sends. Payloads are counted as DESIGN
+defines them, from the tensors that are handed over.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -63,8 +65,15 @@ class Flight:
     done_ns: int = 0
     """When the last of its works ended; 0 while it is under way."""
 
-    def watch(self) -> None:
-        """Note the moment at which the library says that it is done."""
+    def wait(self) -> None:
+        """Return once all of it is done; what came is then where it belongs."""
+        for work in self.works:
+            work.result() if isinstance(work, Future) else work.wait()
+        if self.finish is not None:
+            self.finish()
+
+    def watch(self, watchers: ThreadPoolExecutor) -> None:
+        """Note the moment at which it is done. Messages of gloo do not tell: a thread waits for each."""
         left = len(self.works)
 
         def done(_: Any) -> None:
@@ -73,8 +82,12 @@ class Flight:
             if left == 0:
                 self.done_ns = time.monotonic_ns()
 
-        for work in self.works:
-            work.get_future().add_done_callback(done)
+        for at, work in enumerate(self.works):
+            try:
+                work.get_future().add_done_callback(done)
+            except RuntimeError:
+                self.works[at] = watchers.submit(work.wait)
+                self.works[at].add_done_callback(done)
 
 
 class Wire:
@@ -86,6 +99,7 @@ class Wire:
         self.by_row: dict[int, Flight] = {}
         """All of this step, by the row of the issue."""
         self.watched = False
+        self.watchers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="messages")
         if Groups.COUNTS in groups.of:
             rank.exchange_counts = self._exchange_counts
 
@@ -100,7 +114,7 @@ class Wire:
             flight = start()
             flight.issue_ns, flight.issued_ns = before, time.monotonic_ns()
             if self.watched:
-                flight.watch()
+                flight.watch(self.watchers)
                 self.by_row[row] = flight
             self.flights[row] = flight
 
@@ -111,11 +125,7 @@ class Wire:
         row = instruction.issue
 
         def run() -> None:
-            flight = self.flights.pop(row)
-            for work in flight.works:
-                work.wait()
-            if flight.finish is not None:
-                flight.finish()
+            self.flights.pop(row).wait()
 
         return run
 
@@ -198,9 +208,10 @@ class Wire:
             parts = [_padded(s.reshape(-1), size * n).view(size, n) for s, n in zip(sources, lengths, strict=True)]
             packed = torch.cat(parts, dim=1)
             result = packed.new_empty(packed.shape[1])
-            work = dist.reduce_scatter_single(result, packed.view(-1), group=group, async_op=True)
+            work, add_up = _reduce_scatter(result, packed, group)
 
             def unpack() -> None:
+                add_up()
                 for put, piece in zip(puts, result.split(lengths), strict=True):
                     put(piece)
 
@@ -228,8 +239,8 @@ class Wire:
         def start() -> Flight:
             # (pieces, ranks, rows, ...) -> (ranks, pieces, rows, ...)
             parts = source.reshape(pieces, size, -1, *source.shape[1:]).transpose(0, 1).contiguous()
-            work = dist.reduce_scatter_single(result, parts.view(source.shape), group=group, async_op=True)
-            return Flight([work], _size(source), None)
+            work, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), group)
+            return Flight([work], _size(source), add_up)
 
         return start
 
@@ -339,6 +350,15 @@ def _by_piece(whole: torch.Tensor, pieces: int) -> torch.Tensor:
     """(ranks, pieces * rows, ...) -> (pieces, ranks, rows, ...)."""
     size, rows, *rest = whole.shape
     return whole.view(size, pieces, rows // pieces, *rest).transpose(0, 1).reshape(-1, *rest)
+
+
+def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tuple[Any, Closure]:
+    """Begin to add up row r of every rank's parts on rank r; the second half of it is done once the first has ended."""
+    if dist.get_backend(group) != "gloo":
+        return dist.reduce_scatter_single(result, parts.view(-1), group=group, async_op=True), lambda: None
+    got = torch.empty_like(parts)
+    work = dist.all_to_all_single(got, parts, group=group, async_op=True)
+    return work, lambda: _drop(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
 
 
 def _padded(flat: torch.Tensor, length: int) -> torch.Tensor:
