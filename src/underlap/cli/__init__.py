@@ -2,7 +2,7 @@
 
 Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
 
-Exit codes: 0 done, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no failure.
+Exit codes: 0 done, 1 ranks of a run failed, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no failure.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import click
 
 from underlap._version import __version__
 from underlap.cli.analyze import analyze
+from underlap.cli.run import run
 from underlap.cli.simulate import simulate
-from underlap.errors import UnderlapError
+from underlap.errors import RunError, UnderlapError
 
 
 class Refusal(click.ClickException):
@@ -33,7 +34,9 @@ class Commands(click.Group):
         except UnderlapError as error:
             from underlap.render.plain import printable
 
-            raise Refusal(printable(str(error))) from error
+            refusal = Refusal(printable(str(error)))
+            refusal.exit_code = 1 if isinstance(error, RunError) else 2
+            raise refusal from error
         except KeyboardInterrupt:
             click.echo("Interrupted", err=True)
             ctx.exit(130)
@@ -50,4 +53,5 @@ def main() -> None:
 
 
 main.add_command(analyze)
+main.add_command(run)
 main.add_command(simulate)

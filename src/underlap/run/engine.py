@@ -16,20 +16,9 @@ from underlap.run.machine import Closure, Constants, Memory, Rank
 from underlap.run.operations import bound
 from underlap.run.operations.optimizer import master_of
 from underlap.run.program import Program, compiled
+from underlap.run.recording import Record
 from underlap.run.weights import Division, Parameters
 from underlap.workload import Decode, Train, Workload, micro_batch_size, micro_batches, sequences, tokens
-
-
-@dataclasses.dataclass(slots=True)
-class Record:
-    """When each instruction of one step ran on this rank, on the host's monotonic clock."""
-
-    begin_ns: list[int]
-    end_ns: list[int]
-    flights: dict[int, tuple[int, int, int]]
-    """Of each issue's row: (issued, done, payload bytes)."""
-    started_ns: int
-    ended_ns: int
 
 
 class Engine:
@@ -51,6 +40,8 @@ class Engine:
         self.wire = Wire(self.rank, self.groups)
         self._load()
         self._fill()
+        self.failed: Record | None = None
+        self.failed_at = ""
         self.closures = [self._bind(at) for at in range(len(self.program.instructions))]
 
     def _bind(self, at: int) -> Closure:
@@ -125,14 +116,22 @@ class Engine:
         begin, end = [0] * len(self.closures), [0] * len(self.closures)
         clock = time.monotonic_ns
         started = clock()
-        with torch.inference_mode():
-            for at, closure in enumerate(self.closures):
-                begin[at] = clock()
-                closure()
-                end[at] = clock()
+        try:
+            with torch.inference_mode():
+                for at, closure in enumerate(self.closures):
+                    begin[at] = clock()
+                    closure()
+                    end[at] = clock()
+        except RuntimeError:
+            # What was recorded so far is kept; the step ends where it failed.
+            self.failed = Record(begin, end, self._flights(), started, clock())
+            self.failed_at = self.program.instructions[at].key
+            raise
         ended = clock()
-        flights = {row: (flight.issued_ns, flight.done_ns, flight.payload_bytes) for row, flight in self.wire.by_row.items()}
-        return Record(begin, end, flights, started, ended)
+        return Record(begin, end, self._flights(), started, ended)
+
+    def _flights(self) -> dict[int, tuple[int, int, int]]:
+        return {row: (flight.issued_ns, flight.done_ns, flight.payload_bytes) for row, flight in self.wire.by_row.items()}
 
     def counted(self) -> dict[tuple[str, str], int]:
         """Payload bytes of the last recorded step that this rank handed to its process groups, by group and collective."""
@@ -186,6 +185,7 @@ def _rank(program: Program, memory: Memory, job: Inputs) -> Rank:
         positions=positions_of(job.workload, layout, at["cp"]).to(memory.device),
         tokens_per_step=tokens(job.workload),
         vocab_begin=at["tp"] * (job.model.vocab // layout.tp),
+        length=job.workload.context if isinstance(job.workload, Decode) else 0,
         data_index=at["dp"] * layout.fsdp + at["fsdp"],
         tp_index=at["tp"],
         ep_index=at["ep"],

@@ -76,7 +76,9 @@ def _store(how: Local) -> Any:
         )
     except (RuntimeError, OSError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
-            raise RunError(f"port {how.port} is in use: name another one with --port, or leave it out for any that is free") from None
+            raise RunError(
+                f"port {how.port} is in use: name another one with --port, or leave it out for any that is free"
+            ) from None
         raise RunError(f"no store at port {how.port}: {_first_line(error)}") from None
 
 

@@ -152,7 +152,10 @@ class Site:
         memory = self.rank.memory
         if memory.program.cells[operand.cell].slot < 0:
 
+            dtype = DTYPES[memory.program.cells[operand.cell].dtype]
+
             def place(value: torch.Tensor) -> None:
+                value = value.to(dtype)
                 before = memory.tensors[operand.cell]
                 memory.tensors[operand.cell] = value if not operand.add or before is None else before + value
 

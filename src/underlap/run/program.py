@@ -93,8 +93,6 @@ class Program:
     """Of each group: all of its kind, as every rank has to make them in the same order."""
     pieces: int
     """Into how many equal pieces passes cut the tokens of a micro-batch."""
-    digest: str
-    """Ranks can work together only if this is equal on all: a hash of the whole plan."""
 
 
 def compiled(plan: Plan, layout: Layout, rank: int) -> Program:
@@ -120,8 +118,12 @@ def compiled(plan: Plan, layout: Layout, rank: int) -> Program:
         members=members,
         tables=tables,
         pieces=_pieces(plan),
-        digest=hashlib.sha256(text(plan).encode()).hexdigest(),
     )
+
+
+def digest(plan: Plan) -> str:
+    """A hash of the whole plan, shapes and element types included: ranks can work together only if theirs are equal."""
+    return hashlib.sha256(text(plan).encode()).hexdigest()
 
 
 def _instruction(plan: Plan, expansion: Expansion, row: int, cells: _Cells, messages: _Messages) -> Instruction:
@@ -217,9 +219,7 @@ class _Cells:
                 self.operands[row][writes].append(operand)
         self._allocate(span, roots)
 
-    def _adding(
-        self, expansion: Expansion, row: int, operand: Operand, written: list[tuple[int, int]], *, own: bool
-    ) -> Operand:
+    def _adding(self, expansion: Expansion, row: int, operand: Operand, written: list[tuple[int, int]], *, own: bool) -> Operand:
         end = operand.begin + operand.rows
         earlier = any(begin < end and operand.begin < stop for begin, stop in written)
         written.append((operand.begin, end))

@@ -68,3 +68,9 @@ class Session:
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value)
         return values
+
+    def from_first(self, subject: str, value: str) -> str:
+        """Rank 0's value, on every rank."""
+        if self.rank == 0:
+            self.store.set(subject, value)
+        return bytes(self.store.get(subject)).decode()

@@ -13,7 +13,12 @@ PRECISIONS = ("fp32", "bf16")
 
 def check_runnable(model: Model, layout: Layout, workload: Workload, plan: Plan) -> None:
     """Raises OptionError for the first thing that the engine does not do."""
-    for reason in (*_model(model), *_layout(model, layout, workload), *_workload(layout, workload), *_passes(layout, workload, plan)):
+    for reason in (
+        *_model(model),
+        *_layout(model, layout, workload),
+        *_workload(layout, workload),
+        *_passes(layout, workload, plan),
+    ):
         raise OptionError(f"run: {reason}")
 
 
