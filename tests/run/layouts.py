@@ -122,10 +122,15 @@ def differences(case: Case, results: list[dict[str, Any]], gradients: reference.
                 if kind == "gradient_shard":
                     group = _shard_group(case, rank, expert=name in ("experts.up", "experts.down"))
                     part = wanted.reshape(-1)[group.index(rank) * value.numel() :][: value.numel()]
-                    value, wanted = value[: part.numel()], part
-                scale = float(division.local(name, layer).abs().max()) or 1.0
-                found[f"{name}@{layer} rank {rank}"] = float((value.reshape(wanted.shape) - wanted).abs().max()) / scale
+                    found[f"{name}@{layer} rank {rank}"] = relative(value[: part.numel()], part)
+                    continue
+                found[f"{name}@{layer} rank {rank}"] = relative(value.reshape(wanted.shape), wanted)
     return found
+
+
+def relative(value: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference over the largest wanted value."""
+    return float((value - wanted).abs().max()) / (float(wanted.abs().max()) or 1.0)
 
 
 def _shard_group(case: Case, rank: int, *, expert: bool) -> list[int]:

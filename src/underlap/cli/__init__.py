@@ -2,7 +2,8 @@
 
 Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
 
-Exit codes: 0 done, 1 ranks of a run failed, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is no failure.
+Exit codes: 0 done, 1 ranks of a run failed, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is
+no failure.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ class Refusal(click.ClickException):
     exit_code = 2
 
 
+class Failure(click.ClickException):
+    """A `RunError` on its way out."""
+
+    exit_code = 1
+
+
 class Commands(click.Group):
     """A group that turns the errors we raise on purpose into one line and an exit code."""
 
@@ -34,9 +41,8 @@ class Commands(click.Group):
         except UnderlapError as error:
             from underlap.render.plain import printable
 
-            refusal = Refusal(printable(str(error)))
-            refusal.exit_code = 1 if isinstance(error, RunError) else 2
-            raise refusal from error
+            refusal = Failure if isinstance(error, RunError) else Refusal
+            raise refusal(printable(str(error))) from error
         except KeyboardInterrupt:
             click.echo("Interrupted", err=True)
             ctx.exit(130)

@@ -128,9 +128,8 @@ def _check_ranks(what: Asked, world: int | None) -> None:
     needed = what.layout.world
     given = world if world is not None else what.ranks if what.ranks is not None else needed
     if given != needed:
-        raise OptionError(
-            f"layout: {layout_text(what.layout) or 'no axis'} makes {needed} ranks, but {given} are started: expected equal numbers"
-        )
+        named = layout_text(what.layout) or "no axis"
+        raise OptionError(f"layout: {named} makes {needed} ranks, but {given} are started: expected equal numbers")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if world is None and needed > cores and not what.share_cores:
         raise OptionError(
@@ -248,7 +247,8 @@ def _comparison(what: Asked, variants: list[Variant], reports: list[Report], out
     notes = []
     if share > HOST_LIMIT:
         notes.append(
-            f"the host issues {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; use larger operations"
+            f"the host issues {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; "
+            "use larger operations"
         )
     if found is None:
         notes.append(f"no outcome: the ratio lies between {low:.3f} and {high:.3f}; repeat more often, or on a quieter machine")

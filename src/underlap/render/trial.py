@@ -31,7 +31,8 @@ def _variant_lines(variant: Variant) -> list[str]:
     middle = steps[len(steps) // 2]
     lines = [
         f"{variant.name} ({clean(variant.policy)}): step {milliseconds(middle, 2)} ms, median of {len(steps)} "
-        f"({milliseconds(steps[0], 2)} to {milliseconds(steps[-1], 2)}); host issue {percent(variant.host_issue_share)} % of the step"
+        f"({milliseconds(steps[0], 2)} to {milliseconds(steps[-1], 2)}); host issue "
+        f"{percent(variant.host_issue_share)} % of the step"
     ]
     for row in variant.bytes_by_axis:
         same = "as planned" if row.planned_bytes == row.counted_bytes else f"NOT as planned ({size(row.planned_bytes)})"

@@ -79,7 +79,7 @@ class Checkpoint:
         stored = shape if len(shape) == 1 or embedding else shape[::-1]
         if entry.shape != stored:
             raise InputError(
-                f"{entry.path.name}: {name} of layer {layer} has the shape {entry.shape}: expected {stored}, as config.json has it"
+                f"{entry.path.name}: {name} of layer {layer} has the shape {entry.shape}: expected {stored}, as in config.json"
             )
         size = _DTYPES[entry.dtype].itemsize
         along = dim if len(shape) == 1 or embedding else 1 - dim

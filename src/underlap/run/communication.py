@@ -8,7 +8,6 @@ defines them, from the tensors that are handed over.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -105,7 +104,7 @@ class Wire:
 
     def issue(self, instruction: Instruction) -> Closure:
         """The closure that starts a collective."""
-        assert isinstance(instruction.work, Transfer) and instruction.group is not None
+        assert isinstance(instruction.work, Transfer)
         start = self._bound(Site(self.rank, instruction), instruction.work.collective)
         row = instruction.row
 
@@ -245,7 +244,7 @@ class Wire:
         return start
 
     def _pieces(self, operand: Operand) -> int:
-        """How many of the pieces that passes cut the tokens into an operand has. Within each piece, tp ranks have parts in order."""
+        """How many of the pieces that passes cut the tokens into an operand has. In each piece, tp ranks have parts in order."""
         whole = self.rank.program.cells[operand.cell].shape[0]
         return max(1, self.rank.program.pieces * operand.rows // whole)
 
@@ -366,7 +365,7 @@ def _padded(flat: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def _size(tensor: torch.Tensor) -> int:
-    return math.prod(tensor.shape) * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())
 
 
 def _drop(_: object) -> None:

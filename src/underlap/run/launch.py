@@ -91,17 +91,17 @@ def _rank(rank: int, entry: Entry, arguments: list[Any], port: int, how: Local, 
     session: Session | None = None
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=how.timeout_s))
-        dist_threads()
+        limit_threads()
         session = Session(store, rank, how.ranks, how.timeout_s)
         entry(session, arguments[rank])
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - handed to the parent, which raises it
         _hand_in(Path(folder), rank, session, error)
         sys.stderr.flush()
         # Destructors of process groups wait for peers that may be gone.
         os._exit(1)
 
 
-def dist_threads() -> None:
+def limit_threads() -> None:
     """One core per rank for products, as ranks share the machine."""
     import torch
 
@@ -217,7 +217,7 @@ def joined(rank: int, world: int, timeout_s: float) -> Iterator[Session]:
         store, _, _ = next(iter(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s))))
     except (RuntimeError, OSError) as error:
         raise RunError(f"rank {rank} found no store: {_first_line(error)}") from None
-    dist_threads()
+    limit_threads()
     session = Session(store, rank, world, timeout_s)
     try:
         yield session

@@ -151,7 +151,6 @@ class Site:
         """A function that puts a result where an operand says: over what is there, or added to it."""
         memory = self.rank.memory
         if memory.program.cells[operand.cell].slot < 0:
-
             dtype = DTYPES[memory.program.cells[operand.cell].dtype]
 
             def place(value: torch.Tensor) -> None:

@@ -112,7 +112,7 @@ def compiled(plan: Plan, layout: Layout, rank: int) -> Program:
         rank=rank,
         world=plan.world,
         stage=role.stage,
-        instructions=tuple(_instruction(plan, expansions[role.name], row, cells, messages) for row in range(cells.rows)),
+        instructions=tuple(_instruction(expansions[role.name], row, cells, messages) for row in range(cells.rows)),
         cells=tuple(cells.made),
         slots=tuple(cells.slots),
         members=members,
@@ -126,7 +126,7 @@ def digest(plan: Plan) -> str:
     return hashlib.sha256(text(plan).encode()).hexdigest()
 
 
-def _instruction(plan: Plan, expansion: Expansion, row: int, cells: _Cells, messages: _Messages) -> Instruction:
+def _instruction(expansion: Expansion, row: int, cells: _Cells, messages: _Messages) -> Instruction:
     rows, names = expansion.rows, expansion.names
     kind = OpKind(int(rows.kind[row]))
     work = expansion.works[rows.work[row]] if rows.work[row] >= 0 else None

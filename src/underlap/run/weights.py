@@ -49,7 +49,7 @@ class Division:
         self.ep = (at["ep"], layout.ep)
         self.etp = (at["etp"], layout.expert_tensor)
 
-    def local(self, name: str, layer: int) -> torch.Tensor:
+    def local(self, name: str, layer: int) -> torch.Tensor:  # noqa: PLR0911 - one return per kind of weight
         """What the buffer `weight.<name>` of a layer holds on this rank, before ZeRO shards it."""
         model = self.model
         hidden = model.hidden

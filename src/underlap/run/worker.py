@@ -103,7 +103,7 @@ def work(session: Session, job: Job) -> None:
             firsts = _warmed(session, engines, told)
             _measured(session, job, engines, records, told)
         except BaseException:
-            _keep(session, job, engines, records)
+            _keep(job, engines, records)
             raise
         _finish(session, job, engines, records, firsts)
 
@@ -240,7 +240,7 @@ def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str
     return trace
 
 
-def _keep(session: Session, job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
+def _keep(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
     """After a failure: the steps that this rank has a record of, and the one that failed."""
     for name, engine in engines.items():
         kept = [*records[name][-RECORDED:], *([engine.failed] if engine.failed else [])]
@@ -256,7 +256,12 @@ def _profile(session: Session, job: Job, engines: dict[str, Engine]) -> None:
         session.doing = f"profiling {name}"
         dist.barrier()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
-            shown = [_step(session, engine, f"profiled step of {name}")]
+            # The first step meets whatever the profiler sets up; a step ends where the next one begins.
+            for number in range(2):
+                dist.barrier()
+                with torch.profiler.record_function(f"ProfilerStep#{number}"):
+                    record = _step(session, engine, f"profiled step of {name}")
+            shown = [record]
         profiler.export_chrome_trace(str(folder / f"rank{session.rank}.json"))
         _write(job, f"{name}-profiled", engine, shown)
 

@@ -43,10 +43,10 @@ _BOUND: dict[str, tuple[Binder | None, Binder | None]] = {
     "head.maximum": (ends.maximum, None),
     "head.loss": (ends.loss, ends.loss_backward),
     "head.logits": (ends.logits, products.input_gradient),
-    **{
-        role: (products.forward, products.input_gradient)
-        for role in ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "shared.up", "shared.down")
-    },
+    **dict.fromkeys(
+        ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "shared.up", "shared.down"),
+        (products.forward, products.input_gradient),
+    ),
 }
 
 _WEIGHT_GRADIENTS: dict[str, Binder] = {

@@ -11,7 +11,12 @@ def step(site: Site) -> Closure:
     """gradients, states -> states, weights; a state has three numbers per parameter: master copy, mean, mean of squares."""
     members = [operand.name.removeprefix("state.") for operand in site.instruction.reads if operand.name.startswith("state.")]
     pieces = [_member(site, name) for name in members]
-    return lambda: [piece() for piece in pieces] and None
+
+    def run() -> None:
+        for piece in pieces:
+            piece()
+
+    return run
 
 
 def _member(site: Site, name: str) -> Closure:
