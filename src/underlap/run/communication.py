@@ -56,11 +56,11 @@ class Groups:
 class Flight:
     """A collective under way, or done."""
 
+    begun_ns: int
+    """Right before the library was called: a thread of it may begin at once, while the caller is held up for its core."""
     works: list[Any]
     payload_bytes: int
     finish: Closure | None
-    issue_ns: int = 0
-    issued_ns: int = 0
     done_ns: int = 0
     """When the last of its works ended; 0 while it is under way."""
 
@@ -68,6 +68,9 @@ class Flight:
         """Return once all of it is done; what came is then where it belongs."""
         for work in self.works:
             work.result() if isinstance(work, Future) else work.wait()
+        # The note may come later than this, as it needs the interpreter; where it came before, it stands.
+        waited = _now()
+        self.done_ns = min(self.done_ns or waited, waited)
         if self.finish is not None:
             self.finish()
 
@@ -78,8 +81,8 @@ class Flight:
         def done(_: Any) -> None:
             nonlocal left
             left -= 1
-            if left == 0:
-                self.done_ns = time.monotonic_ns()
+            if left == 0 and not self.done_ns:
+                self.done_ns = _now()
 
         for at, work in enumerate(self.works):
             try:
@@ -109,9 +112,7 @@ class Wire:
         row = instruction.row
 
         def run() -> None:
-            before = time.monotonic_ns()
             flight = start()
-            flight.issue_ns, flight.issued_ns = before, time.monotonic_ns()
             if self.watched:
                 flight.watch(self.watchers)
                 self.by_row[row] = flight
@@ -154,7 +155,7 @@ class Wire:
         targets = [site.write(at) for at in range(len(instruction.writes))]
         if len(targets) == 1 and targets[0].is_contiguous():
             only = targets[0]
-            return lambda: Flight([dist.all_reduce(only, kind, group=group, async_op=True)], _size(only), None)
+            return lambda: Flight(_now(), [dist.all_reduce(only, kind, group=group, async_op=True)], _size(only), None)
         sizes = [target.numel() for target in targets]
 
         def start() -> Flight:
@@ -164,7 +165,7 @@ class Wire:
                 for target, part in zip(targets, packed.split(sizes), strict=True):
                     target.copy_(part.view(target.shape))
 
-            return Flight([dist.all_reduce(packed, kind, group=group, async_op=True)], _size(packed), unpack)
+            return Flight(_now(), [dist.all_reduce(packed, kind, group=group, async_op=True)], _size(packed), unpack)
 
         return start
 
@@ -186,13 +187,14 @@ class Wire:
         def start() -> Flight:
             packed = torch.cat([part(source, length) for source, length in zip(sources, lengths, strict=True)])
             whole = packed.new_empty(size, packed.numel())
+            begun = _now()
             work = dist.all_gather_single(whole.view(-1), packed, group=group, async_op=True)
 
             def unpack() -> None:
                 for target, piece in zip(targets, whole.split(lengths, dim=1), strict=True):
                     target.copy_(piece.reshape(-1)[: target.numel()].view(target.shape))
 
-            return Flight([work], _size(whole), unpack)
+            return Flight(begun, [work], _size(whole), unpack)
 
         return start
 
@@ -207,6 +209,7 @@ class Wire:
             parts = [_padded(s.reshape(-1), size * n).view(size, n) for s, n in zip(sources, lengths, strict=True)]
             packed = torch.cat(parts, dim=1)
             result = packed.new_empty(packed.shape[1])
+            begun = _now()
             work, add_up = _reduce_scatter(result, packed, group)
 
             def unpack() -> None:
@@ -214,7 +217,7 @@ class Wire:
                 for put, piece in zip(puts, result.split(lengths), strict=True):
                     put(piece)
 
-            return Flight([work], _size(packed), unpack)
+            return Flight(begun, [work], _size(packed), unpack)
 
         return start
 
@@ -225,8 +228,9 @@ class Wire:
 
         def start() -> Flight:
             whole = source.new_empty(size, *source.shape)
+            begun = _now()
             work = dist.all_gather_single(whole.view(-1, *source.shape[1:]), source.contiguous(), group=group, async_op=True)
-            return Flight([work], _size(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
+            return Flight(begun, [work], _size(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
 
         return start
 
@@ -238,8 +242,9 @@ class Wire:
         def start() -> Flight:
             # (pieces, ranks, rows, ...) -> (ranks, pieces, rows, ...)
             parts = source.reshape(pieces, size, -1, *source.shape[1:]).transpose(0, 1).contiguous()
+            begun = _now()
             work, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), group)
-            return Flight([work], _size(source), add_up)
+            return Flight(begun, [work], _size(source), add_up)
 
         return start
 
@@ -264,6 +269,7 @@ class Wire:
                 # (sequences, ranks, positions, width) -> (ranks, sequences, positions, width)
                 sent = source.reshape(sequences, size, rows // sequences, -1).transpose(0, 1).contiguous()
             got = torch.empty_like(sent)
+            begun = _now()
             work = dist.all_to_all_single(got.view(size, -1), sent.view(size, -1), group=group, async_op=True)
 
             def unpack() -> None:
@@ -274,7 +280,7 @@ class Wire:
                 parts = got.view(size, rows, -1).split(narrow, dim=2)
                 result.copy_(torch.cat([part.transpose(0, 1).reshape(rows, -1) for part in parts], dim=1))
 
-            return Flight([work], _size(sent), unpack)
+            return Flight(begun, [work], _size(sent), unpack)
 
         return start
 
@@ -298,8 +304,9 @@ class Wire:
             sent = rank.memory.view(source).contiguous()
             there, here = (mine, theirs) if outward else (theirs, mine)
             got = sent.new_empty((sum(here), *sent.shape[1:]))
+            begun = _now()
             work = dist.all_to_all_single(got, sent, here, there, group=group, async_op=True)
-            return Flight([work], _size(sent), lambda: put(got))
+            return Flight(begun, [work], _size(sent), lambda: put(got))
 
         return start
 
@@ -307,6 +314,7 @@ class Wire:
         """Begin to tell each rank how many rows its experts get. The result waits: shape (ranks, local experts)."""
         group = self.groups.of[Groups.COUNTS]
         got = torch.empty_like(sent)
+        begun = _now()
         work = dist.all_to_all_single(got, sent.contiguous(), group=group, async_op=True)
 
         def arrived() -> torch.Tensor:
@@ -324,15 +332,18 @@ class Wire:
         tag = instruction.tag
 
         def start() -> Flight:
-            works, size = [], 0
+            begun, works, size = _now(), [], 0
             if result is not None:
                 works.append(dist.irecv(result, src=instruction.receive_from, group=group, tag=tag))
             if source is not None:
                 works.append(dist.isend(source, dst=instruction.send_to, group=group, tag=tag))
                 size = _size(source)
-            return Flight(works, size, None)
+            return Flight(begun, works, size, None)
 
         return start
+
+
+_now = time.monotonic_ns
 
 
 def _sections(site: Site, width: int) -> list[int]:
@@ -356,6 +367,7 @@ def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tu
     if dist.get_backend(group) != "gloo":
         return dist.reduce_scatter_single(result, parts.view(-1), group=group, async_op=True), lambda: None
     got = torch.empty_like(parts)
+    begun = _now()
     work = dist.all_to_all_single(got, parts, group=group, async_op=True)
     return work, lambda: _drop(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
 

@@ -131,7 +131,7 @@ class Engine:
         return Record(begin, end, self._flights(), started, ended)
 
     def _flights(self) -> dict[int, tuple[int, int, int]]:
-        return {row: (flight.issued_ns, flight.done_ns, flight.payload_bytes) for row, flight in self.wire.by_row.items()}
+        return {row: (flight.begun_ns, flight.done_ns, flight.payload_bytes) for row, flight in self.wire.by_row.items()}
 
     def counted(self) -> dict[tuple[str, str], int]:
         """Payload bytes of the last recorded step that this rank handed to its process groups, by group and collective."""

@@ -105,6 +105,8 @@ def limit_threads() -> None:
     """One core per rank for products, as ranks share the machine."""
     import torch
 
+    # What waits for the interpreter - the note that a collective is done - gets it soon.
+    sys.setswitchinterval(0.0005)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
 

@@ -37,7 +37,7 @@ class Record:
     begin_ns: list[int]
     end_ns: list[int]
     flights: dict[int, tuple[int, int, int]]
-    """Of each issue's row: (issued, done, payload bytes); done is 0 where the library did not say."""
+    """Of each issue's row: (begun, done, payload bytes); done is 0 where the library did not say."""
     started_ns: int
     ended_ns: int
 

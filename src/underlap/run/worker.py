@@ -156,12 +156,13 @@ def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.float() - other.float()).abs().max()) / (scale or 1.0)
 
 
-def _step(session: Session, engine: Engine, doing: str) -> Record:
+def _step(session: Session, engine: Engine, doing: str, name: str = "step") -> Record:
     session.doing = f"starting {doing}"
     dist.barrier()
     session.doing = doing
     try:
-        return engine.recorded_step()
+        with torch.profiler.record_function(name):
+            return engine.recorded_step()
     except RuntimeError:
         session.doing = f"{doing}, in {engine.failed_at}"
         raise
@@ -258,9 +259,7 @@ def _profile(session: Session, job: Job, engines: dict[str, Engine]) -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
             # The first step meets whatever the profiler sets up; a step ends where the next one begins.
             for number in range(2):
-                dist.barrier()
-                with torch.profiler.record_function(f"ProfilerStep#{number}"):
-                    record = _step(session, engine, f"profiled step of {name}")
+                record = _step(session, engine, f"profiled step of {name}", f"ProfilerStep#{number}")
             shown = [record]
         profiler.export_chrome_trace(str(folder / f"rank{session.rank}.json"))
         _write(job, f"{name}-profiled", engine, shown)
