@@ -314,7 +314,6 @@ class Wire:
         """Begin to tell each rank how many rows its experts get. The result waits: shape (ranks, local experts)."""
         group = self.groups.of[Groups.COUNTS]
         got = torch.empty_like(sent)
-        begun = _now()
         work = dist.all_to_all_single(got, sent.contiguous(), group=group, async_op=True)
 
         def arrived() -> torch.Tensor:
@@ -367,7 +366,6 @@ def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tu
     if dist.get_backend(group) != "gloo":
         return dist.reduce_scatter_single(result, parts.view(-1), group=group, async_op=True), lambda: None
     got = torch.empty_like(parts)
-    begun = _now()
     work = dist.all_to_all_single(got, parts, group=group, async_op=True)
     return work, lambda: _drop(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
 

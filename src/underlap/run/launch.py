@@ -86,6 +86,7 @@ def _rank(rank: int, entry: Entry, arguments: list[Any], port: int, how: Local, 
     """A started process."""
     # The parent ends its ranks; a Ctrl-C that reaches all of them must not make each say so. If the parent dies, so do they.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _asked_to_end)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     session: Session | None = None
@@ -99,6 +100,11 @@ def _rank(rank: int, entry: Entry, arguments: list[Any], port: int, how: Local, 
         sys.stderr.flush()
         # Destructors of process groups wait for peers that may be gone.
         os._exit(1)
+
+
+def _asked_to_end(*_: object) -> None:
+    """Leave by an error, so that the record so far is kept."""
+    raise RunError("asked to end")
 
 
 def limit_threads() -> None:

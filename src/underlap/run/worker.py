@@ -25,6 +25,9 @@ from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Workload, workload_text
 
 WARM_UP = 2
+PROFILED = 8
+"""Steps under torch.profiler; the first ones meet whatever it sets up."""
+
 RECORDED = 3
 """Steps in the record of a plain run: the last ones."""
 
@@ -156,13 +159,12 @@ def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.float() - other.float()).abs().max()) / (scale or 1.0)
 
 
-def _step(session: Session, engine: Engine, doing: str, name: str = "step") -> Record:
+def _step(session: Session, engine: Engine, doing: str) -> Record:
     session.doing = f"starting {doing}"
     dist.barrier()
     session.doing = doing
     try:
-        with torch.profiler.record_function(name):
-            return engine.recorded_step()
+        return engine.recorded_step()
     except RuntimeError:
         session.doing = f"{doing}, in {engine.failed_at}"
         raise
@@ -175,7 +177,8 @@ def _measured(session: Session, job: Job, engines: dict[str, Engine], records: d
         for name in names if number % 2 == 0 else reversed(names):
             record = _step(session, engines[name], f"step {number + 1} of {name}")
             records[name].append(record)
-            told(f"{name}: step {number + 1} of {job.repetitions}, {record.duration_ns / 1e6:.1f} ms on rank 0")
+            text = f"{name}: step {number + 1} of {job.repetitions}, {record.duration_ns / 1e6:.1f} ms on rank 0"
+            told(text, always=number + 1 == job.repetitions)
 
 
 def _finish(
@@ -257,10 +260,11 @@ def _profile(session: Session, job: Job, engines: dict[str, Engine]) -> None:
         session.doing = f"profiling {name}"
         dist.barrier()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
-            # The first step meets whatever the profiler sets up; a step ends where the next one begins.
-            for number in range(2):
-                record = _step(session, engine, f"profiled step of {name}", f"ProfilerStep#{number}")
-            shown = [record]
+            # No barrier in between: it would be communication that the records do not have.
+            shown = []
+            for number in range(PROFILED):
+                with torch.profiler.record_function(f"ProfilerStep#{number}"):
+                    shown.append(engine.recorded_step())
         profiler.export_chrome_trace(str(folder / f"rank{session.rank}.json"))
         _write(job, f"{name}-profiled", engine, shown)
 
@@ -272,9 +276,9 @@ class _Progress:
         self.silent = rank != 0 or job.quiet
         self.said = 0.0
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, text: str, *, always: bool = False) -> None:
         now = time.monotonic()
-        if not self.silent and now - self.said > 0.2:
+        if not self.silent and (always or now - self.said > 0.2):
             self.said = now
             sys.stderr.write(f"underlap run: {text}\n")
             sys.stderr.flush()
