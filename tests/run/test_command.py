@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -119,24 +120,28 @@ def test_the_screen_says_measured_and_as_planned(tmp_path: Path, capfd: pytest.C
 
 def test_traces_of_the_profiler_and_the_own_record_tell_the_same_times(tmp_path: Path) -> None:
     record = tmp_path / "record"
-    options = ["--overlap", "tp=split_batch", "--repetitions", "1", "--record", str(record), "--profile"]
-    result = CliRunner().invoke(main, command(tmp_path, *options))
+    (tmp_path / "wide.yaml").write_text(MODEL.replace("layers: 2", "layers: 1").replace("256", "512"))
+    asked = ["run", "--model", str(tmp_path / "wide.yaml"), "--layout", "tp=2", "--overlap", "tp=split_batch"]
+    workload = ["--workload", "train,gbs=4,mbs=4,seq=256,precision=fp32"]
+    result = CliRunner().invoke(main, [*asked, *workload, "--repetitions", "1", "--record", str(record), "--profile"])
     assert result.exit_code == 0, result.output
-    # A busy machine holds up a thread of gloo between the call and its begin, for longer than a transfer takes. Only the
-    # profiler sees that. So the calmest step counts.
+    # Between the call and its begin a thread of gloo waits for a core, on a busy machine for a millisecond or several. Only
+    # the profiler sees that. So steps are long here.
     gaps = [_gap(record / "baseline", step) for step in range(1, PROFILED)]
-    assert min(gaps) <= CLOSE, gaps
+    assert statistics.median(gap for gap, _ in gaps) <= CLOSE, gaps
+    assert min(of_hidden for _, of_hidden in gaps) <= 0.1, gaps
 
 
-def _gap(folder: Path, step: int) -> float:
-    """The larger difference of hidden and exposed time, as a share of the step."""
+def _gap(folder: Path, step: int) -> tuple[float, float]:
+    """The larger difference of hidden and exposed time as a share of the step; that of hidden as a share of itself."""
     profiled = underlap.analyze(f"{folder}-profile", steps=[step]).summary
     own = underlap.analyze(f"{folder}-profiled", steps=[step]).summary
     assert profiled is not None
     assert own is not None
-    assert own.communication.mean_ns > 0
-    apart = max(abs(profiled.hidden.mean_ns - own.hidden.mean_ns), abs(profiled.exposed.mean_ns - own.exposed.mean_ns))
-    return apart / own.span.mean_ns
+    assert profiled.hidden.mean_ns > 0
+    hidden = abs(profiled.hidden.mean_ns - own.hidden.mean_ns)
+    exposed = abs(profiled.exposed.mean_ns - own.exposed.mean_ns)
+    return max(hidden, exposed) / own.span.mean_ns, hidden / profiled.hidden.mean_ns
 
 
 def test_under_torchrun_it_takes_its_place_in_the_job(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Workload, workload_text
 
 WARM_UP = 2
-PROFILED = 8
+PROFILED = 6
 """Steps under torch.profiler; the first ones meet whatever it sets up."""
 
 RECORDED = 3
