@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport CI
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench record sizes clean
+.PHONY: help demo test lint bench promises record sizes clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -36,6 +36,9 @@ lint: $(VENV)/installed-dev ## Check style, types and the direction of imports
 bench: $(VENV)/installed .venv-hta/installed ## Measure CPU time and memory against HTA (BENCH=--quick for a smoke test)
 	$(BIN)/python -m bench.analyze --traces $(TRACES) --hta-python .venv-hta/bin/python $(BENCH)
 
+promises: $(VENV)/installed-dev ## Run planted causes over gloo, remove them, and write docs/promises.md
+	$(BIN)/python tools/promises.py --write
+
 record: $(VENV)/installed-run ## Record the example traces again (installs PyTorch)
 	$(BIN)/python examples/record_ddp.py
 
@@ -58,8 +61,8 @@ $(VENV)/installed: pyproject.toml $(VENV)/created
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml $(VENV)/created
-	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/installed
+	$(PIP) --editable '.[dev,run]'
+	@touch $@ $(VENV)/installed $(VENV)/installed-run
 
 $(VENV)/installed-run: pyproject.toml $(VENV)/created
 	$(PIP) --editable '.[run]'

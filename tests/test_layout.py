@@ -66,6 +66,6 @@ def test_no_tracked_file_holds_a_path_of_one_machine() -> None:
 def test_the_recorded_examples_are_small_and_name_no_host() -> None:
     traces = sorted((ROOT / "examples" / "traces").rglob("*.json.gz"))
 
-    assert len(traces) == 4
+    assert len(traces) == 8
     assert max(path.stat().st_size for path in traces) < 300_000
     assert [path for path in traces if re.search(r'"(host_?name|user_?name)"', text(path))] == []

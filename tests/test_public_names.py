@@ -26,10 +26,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = underlap.nothing
 
 
-@pytest.mark.parametrize("first", ["import underlap", "import underlap.cli", "import underlap.read, underlap.analyze"])
+@pytest.mark.parametrize(
+    "first", ["import underlap", "import underlap.cli", "import underlap.read, underlap.analyze, underlap.judge"]
+)
 def test_the_public_functions_stay_functions_whatever_is_imported_first(first: str) -> None:
-    # underlap.read and underlap.analyze are folders too, and an imported folder becomes an attribute of its package.
-    code = f"{first}\nimport underlap\nfor _ in range(2):\n    print(callable(underlap.read), callable(underlap.analyze))"
+    # underlap.read, underlap.analyze and underlap.judge are folders too; an imported folder becomes an attribute of its package.
+    told = "print(callable(underlap.read), callable(underlap.analyze), callable(underlap.judge))"
+    code = f"{first}\nimport underlap\nfor _ in range(2):\n    {told}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout == "True True\n" * 2
+    assert done.stdout == "True True True\n" * 2

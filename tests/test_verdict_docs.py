@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from underlap.analyze.causes import CAUSES
+from underlap.analyze.idle import IDLE_CAUSES
 from underlap.analyze.verdicts import ADVICE
 
 PAGE = (Path(__file__).parents[1] / "docs" / "verdicts.md").read_text(encoding="utf-8")
-NEVER = PAGE.partition("## Named but never given yet")[2].partition("\n## ")[0]
+IDLE = PAGE.partition("## Why devices are idle")[2].partition("\n## ")[0]
 
 
 def section(cause: str) -> str:
@@ -32,7 +33,8 @@ def test_causes_are_explained_in_the_order_of_their_list() -> None:
     assert headings == [cause for cause in CAUSES if cause in ADVICE]
 
 
-def test_causes_that_are_never_given_are_named_with_a_reason() -> None:
-    assert [line.split("|")[1].strip() for line in NEVER.splitlines() if line.startswith("| ")][1:] == [
-        cause for cause in CAUSES if cause not in ADVICE
-    ]
+def test_every_cause_of_idle_time_is_explained_with_what_it_cannot_see() -> None:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in IDLE.splitlines() if line.startswith("| `")]
+
+    assert [row[0].strip("`") for row in rows] == list(IDLE_CAUSES)
+    assert all(len(row) == 3 and all(row) for row in rows)

@@ -57,6 +57,8 @@ class Call:
     dtype: str | None = None
     peer: int | None = None
     site: str | None = None
+    issue: int | None = None
+    asynchronous: int = NONE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ def build(
         payload_bytes=[_id(call.payload) for call in calls],
         peer=[_id(call.peer) for call in calls],
         call_site=[names.optional(call.site) for call in calls],
-        issue_ns=[UNKNOWN_NS] * len(calls),
+        issue_ns=[UNKNOWN_NS if call.issue is None else call.issue for call in calls],
+        asynchronous=[call.asynchronous for call in calls],
     )
     timeline = Timeline(
         provenance="measured",

@@ -16,25 +16,33 @@ from typing import TYPE_CHECKING, Any
 from underlap._version import __version__
 
 if TYPE_CHECKING:
+    from underlap.claim import Claim
     from underlap.errors import UnderlapError
     from underlap.flows.analyze import analyze
+    from underlap.flows.judge import judge
+    from underlap.flows.lint import lint
     from underlap.flows.read import read
+    from underlap.judgement import Judgement
     from underlap.report import Report
     from underlap.timeline import Timeline
 
 _HOME = {
+    "Claim": "underlap.claim",
+    "Judgement": "underlap.judgement",
     "Report": "underlap.report",
     "Timeline": "underlap.timeline",
     "UnderlapError": "underlap.errors",
     "analyze": "underlap.flows.analyze",
+    "judge": "underlap.flows.judge",
+    "lint": "underlap.flows.lint",
     "read": "underlap.flows.read",
 }
 
-__all__ = ["Report", "Timeline", "UnderlapError", "__version__", "analyze", "read"]
+__all__ = ["Claim", "Judgement", "Report", "Timeline", "UnderlapError", "__version__", "analyze", "judge", "lint", "read"]
 
 
 class _Package(ModuleType):
-    """Keeps `underlap.read` and `underlap.analyze` the functions, though folders of that name hold their parts.
+    """Keeps `underlap.read`, `analyze`, `lint` and `judge` the functions, though folders of that name hold their parts.
 
     The import system binds a submodule in its package when it is first imported; here that would hide the function. The
     parts are reached by `from underlap.read import kineto`; `import underlap.read.kineto as kineto` finds the function.

@@ -239,7 +239,8 @@ def _lives(
     """
     until = np.maximum(row, expansion.rows.other[row])
     order = np.lexsort((written, row, instance))
-    instance, row, until, written, size, part = (column[order] for column in (instance, row, until, written, size, part))
+    instance, row, until = instance[order], row[order], until[order]
+    written, size, part = written[order], size[order], part[order]
     if not len(row):
         empty = np.empty(0, dtype=np.int64)
         return empty, empty, empty

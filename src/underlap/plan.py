@@ -237,23 +237,88 @@ def _operation_line(operation: Operation) -> str:
     return line
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Run:
+    """Steps of one block whose layers go up or down by one, or whose micro-batches do."""
+
+    first: Step
+    last: Step
+
+    def moved(self, micro_batches: int) -> _Run:
+        """The same, so many micro-batches later."""
+        return _Run(_later(self.first, micro_batches), _later(self.last, micro_batches))
+
+    def line(self) -> str:
+        first, last = self.first, self.last
+        return f"{first.block} {_spread(first.place, last.place)} {_spread(first.second, last.second)}".rstrip()
+
+
+def _later(step: Step, micro_batches: int) -> Step:
+    places = (
+        dataclasses.replace(place, micro_batch=place.micro_batch + micro_batches) if place.micro_batch >= 0 else place
+        for place in (step.place, step.second)
+    )
+    return Step(step.block, *places)
+
+
+_LONGEST = 256
+"""Runs in a loop, at most: what is longer is written out."""
+
+
 def _program_lines(program: tuple[Step, ...]) -> list[str]:
-    """One line per run of steps of one block whose layers go up or down by one, or whose micro-batches do."""
+    """One line per run of steps; loops over micro-batches once, with how often they go round."""
+    runs = _runs(program)
     lines: list[str] = []
+    at = 0
+    while at < len(runs):
+        length, rounds, move = _loop(runs, at)
+        if rounds > 1:
+            lines.append(f"  {rounds} times, each {move} micro-batch{'es' if move > 1 else ''} later:")
+            lines += [f"    {run.line()}" for run in runs[at : at + length]]
+        else:
+            lines.append(f"  {runs[at].line()}")
+        at += length * rounds
+    return lines
+
+
+def _loop(runs: list[_Run], at: int) -> tuple[int, int, int]:
+    """(runs in a round, rounds, micro-batches from one to the next) of the loop from here that saves most lines; one round of
+    one run where none does."""
+    best, saved = (1, 1, 0), 0
+    for length in range(1, min(_LONGEST, (len(runs) - at) // 2) + 1):
+        head, following = runs[at].first, runs[at + length].first
+        move = following.place.micro_batch - head.place.micro_batch
+        if following.block != head.block or move < 1:
+            continue
+        rounds = 1
+        while all(
+            at + rounds * length + i < len(runs) and runs[at + i].moved(rounds * move) == runs[at + rounds * length + i]
+            for i in range(length)
+        ):
+            rounds += 1
+        if length * (rounds - 1) - 1 > saved:
+            best, saved = (length, rounds, move), length * (rounds - 1) - 1
+    return best
+
+
+def _runs(program: tuple[Step, ...]) -> list[_Run]:
+    runs: list[_Run] = []
     begin = 0
     for end in range(1, len(program) + 1):
         if end < len(program) and _continues(program, begin, end):
             continue
-        first, last = program[begin], program[end - 1]
-        lines.append(f"  {first.block} {_spread(first.place, last.place)} {_spread(first.second, last.second)}".rstrip())
+        runs.append(_Run(program[begin], program[end - 1]))
         begin = end
-    return lines
+    return runs
 
 
 def _continues(program: tuple[Step, ...], begin: int, at: int) -> bool:
     if program[at].block != program[begin].block:
         return False
-    return at == begin + 1 or _move(program[at - 1], program[at]) == _move(program[begin], program[begin + 1])
+    move = _move(program[begin], program[begin + 1])
+    if at > begin + 1:
+        return _move(program[at - 1], program[at]) == move
+    return max(map(abs, move)) <= 1 and not any(a and b for a, b in (move[:2], move[2:]))
 
 
 def _move(one: Step, other: Step) -> tuple[int, ...]:

@@ -7,7 +7,8 @@
 An operation starts when its lane is free (lanes run in row order), its release time has come and each edge's source has
 ended, plus the edge's lag. Members of a rendezvous occupy their lanes from their start on, but work only from the last
 member's start: `begin_ns - start_ns` is the waiting. The kernel is one function: plain Python runs it on lists; with
-numba installed (`pip install underlap[fast]`) the same source is compiled and runs on arrays, with the same result.
+numba installed (`pip install underlap[fast]`) the same source is compiled and runs on arrays, with the same result. Without
+it, given durations of rows that wait for earlier rows only take one pass over them (`row_order`), with the same result again.
 
 Not modeled: priorities and preemption, links in series (an operation crosses at most one), members of a rendezvous that
 slow each other down.
@@ -19,6 +20,7 @@ import dataclasses
 
 import numpy as np
 
+from underlap import row_order
 from underlap.columns import NONE, Int8, Int32, Int64
 from underlap.errors import ScheduleError
 from underlap.event_kernel import Engine, Prepared, Sharing, State, compiled, plain
@@ -125,7 +127,33 @@ def network(
 
 def replay(plan: Network, rates: SharedRates | None = None) -> Times:
     """When everything happens. Compiled where numba is installed. Raises ScheduleError on cycles."""
-    return run(plan, rates, compiled() or plain)
+    engine = compiled()
+    found = _in_row_order(plan) if rates is None and engine is None else None
+    return found or run(plan, rates, engine or plain)
+
+
+def _in_row_order(plan: Network) -> Times | None:
+    """The times of a plan whose rows wait for earlier rows only; None for any other."""
+    _check(plan, None)
+    source, target = plan.source.astype(np.int64), np.repeat(np.arange(len(plan)), np.diff(plan.first_edge))
+    lag = plan.lag_ns
+    before, behind = lane_edges(plan.lane)
+    if len(before):
+        target = np.concatenate([target, behind])
+        order = np.argsort(target, kind="stable")
+        source, target = np.concatenate([source, before])[order], target[order]
+        lag = np.concatenate([lag, np.zeros(len(before), dtype=np.int64)])[order]
+    found = row_order.run(
+        row_order.Waits(
+            source=source,
+            target=target,
+            lag_ns=lag,
+            release_ns=plan.release_ns,
+            work_ns=plan.work_ns,
+            rendezvous=plan.rendezvous.astype(np.int64),
+        )
+    )
+    return None if found is None else Times(start_ns=found[0], begin_ns=found[1], end_ns=found[2])
 
 
 def run(plan: Network, rates: SharedRates | None, engine: Engine) -> Times:

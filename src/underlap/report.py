@@ -30,6 +30,8 @@ class Source(Record, frozen=True, kw_only=True):
     """1000 where the trace has whole microseconds only."""
     on_cpu: bool
     device_model: str | None
+    coordinates: dict[str, int] = {}
+    """Mesh coordinates in the file's name, such as tp: 1, where the file names no rank."""
 
 
 class Provenance(Record, frozen=True, kw_only=True):
@@ -100,6 +102,8 @@ class RankRow(Record, frozen=True, kw_only=True):
     """hidden_transfer / transfer: the headline where waiting is known. Null where it is not, or nothing was transferred."""
     clock_uncertainty_ns: int | None = None
     """Of every figure that compares this rank with others: the residual of its clock. Null where ranks were not compared."""
+    idle_causes: dict[str, int] = {}
+    """Why it is idle, in ns (docs/verdicts.md): adds up to idle_ns. Largest first."""
 
 
 class PartSummary(Record, frozen=True, kw_only=True):
@@ -157,7 +161,30 @@ class CauseRow(Record, frozen=True, kw_only=True):
     share: float
     """Of the exposed time."""
     inherited: dict[str, int] = {}
-    """For queued_behind: what would be the causes without the queue, in ns."""
+    """For queued_behind, stretched, latency_bound and fabric_bound: what would be the causes without it, in ns."""
+
+
+class IdleCauseRow(Record, frozen=True, kw_only=True):
+    """Idle time with one cause (docs/verdicts.md), summed over ranks. The rows add up to the ranks' idle_ns."""
+
+    cause: str
+    idle_ns: int
+    share: float
+    """Of the idle time."""
+
+
+class NetGainReport(Record, frozen=True, kw_only=True):
+    """hidden - (compute - compute alone) - (communication - communication alone), in device time; not what the step gains."""
+
+    word: str
+    """gain, gain at most (what communication loses is unknown), loss, or not established."""
+    reason: str | None
+    hidden_ns: int
+    compute_cost_ns: int | None
+    communication_cost_ns: int | None
+    net_ns: int | None
+    net_low_ns: int | None
+    net_high_ns: int | None
 
 
 class Verdict(Record, frozen=True, kw_only=True):
@@ -176,6 +203,12 @@ class Verdict(Record, frozen=True, kw_only=True):
     price: str | None
     unknown: list[str]
     """What is not known, and what would tell."""
+    net_gain: NetGainReport | None = None
+    """What is left of hiding this family. Null where nothing of it is hidden, or contention was not looked for."""
+    loss: str | None = None
+    """The outcome a loss in words, with its figures. Null for any other outcome."""
+    rules: list[str] = []
+    """Rules of `underlap lint` that hold for the configuration given with --config, and account for `cause` here."""
 
 
 class FamilyRow(Record, frozen=True, kw_only=True):
@@ -227,9 +260,15 @@ class FamilyRow(Record, frozen=True, kw_only=True):
     exposed_wait_ns: int | None = None
     hidden_transfer_share: float | None = None
     """hidden_transfer / transfer: the headline where waiting is known. Null where it is not, or nothing was transferred."""
+    borrowed: list[str] = []
+    """What of its calls comes from the recording given with --like: group, payload_bytes, ... Not measured in this trace."""
     transfer_at_most_ns: int | None = None
     """One rank only: the sum over calls of the shortest call of equal size, an upper bound of the transfer. Null if matched."""
     verdict: Verdict | None = None
+    sizes: list[SizeRow] = []
+    """Calls by payload, smallest first; those of unknown payload are in none."""
+    issue: IssueRow | None = None
+    """Null for families that only occur on CPU ranks, which launch nothing, or inside fused kernels."""
 
 
 class StepRow(Record, frozen=True, kw_only=True):
@@ -297,6 +336,12 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     hidden_ns: int
     exposed_ns: int
     launch_ns: int | None
+    lead_ns: int | None = None
+    """From its launch to the beginning of its exposed part. Null where nothing is exposed or the launch is unknown."""
+    held_ns: int | None = None
+    """From its launch to its start, where that is longer than usual on the device. Null where it started at once."""
+    behind: str | None = None
+    """For a held call: the kernel or copy that ended last before its start; one of its own lane if that ended right before."""
     call_site: str | None
     """The operator or annotation that issued it."""
     step: str | None
@@ -305,6 +350,9 @@ class InstanceRow(Record, frozen=True, kw_only=True):
     """From its start to the last arrival that it needed. Null where that is unknown."""
     meets: int | None = None
     """Number of the meeting: calls of different ranks with the same number are one collective. Null where not matched."""
+    borrowed: str | None = None
+    """Which of collective, group, dtype, payload_bytes, peer (joined by ", ") come from the recording given with --like: not
+    measured here. Null for none."""
     outlier: bool
     """Longer than 3x the median of the same family and payload (at least 4 calls of known size)."""
     source_file: str
@@ -357,6 +405,8 @@ class BubbleRow(Record, frozen=True, kw_only=True):
     """(p-1)/(m+p-1) of the step, for plain 1F1B and GPipe. Null where p or m is unknown."""
     waiting_share: dict[str, float]
     """Rank -> share of its steps in which it waits for another stage."""
+    waiting_ns: dict[str, int] = {}
+    """Rank -> the same in nanoseconds, summed over its steps."""
     how: str
 
 
@@ -374,6 +424,54 @@ class FindingRow(Record, frozen=True, kw_only=True):
     price: str | None
 
 
+class SizeRow(Record, frozen=True, kw_only=True):
+    """The calls of a family whose payload lies between half of `at_most_bytes` and `at_most_bytes`, a power of two."""
+
+    at_most_bytes: int
+    calls: int
+    median_bytes: int
+    median_ns: int
+    """Of transfer where waiting is known for all of them, else of kernel time, in which waiting is inside."""
+    waiting_inside: bool
+    algbw_gbps: float
+    """Median of payload / time, in GB/s of 10^9 bytes."""
+    busbw_gbps: float | None
+    """algbw times the factor of nccl-tests. Null where the group's size is unknown or differs."""
+    times_expected: float | None
+    """median_ns over what the rate of the next smaller size would give. Null for the smallest."""
+
+
+class IssueRow(Record, frozen=True, kw_only=True):
+    """When the exposed calls of a family were launched: too late to run beside anything, or early and held. A call counts as
+    exposed with more than 1 % of its time. no_lead + held + ran_out + launch_unknown = exposed_calls."""
+
+    exposed_calls: int
+    no_lead: int
+    """Started as soon as it was launched, and exposed from the start: when it was launched nothing was left to hide it."""
+    held: int
+    """Stood launched for longer than is usual before it started."""
+    ran_out: int
+    """Started as soon as it was launched, and ran beside compute before the exposed part."""
+    launch_unknown: int
+    """Without a launch in the trace, or launched by a graph, which launches all its kernels at once."""
+    median_lead_ns: int | None
+    """Median, over those with a known launch, of the time from the launch to the beginning of the exposed part."""
+    median_held_ns: int | None
+    """Median, over the held ones, of the time from launch to start."""
+    behind: dict[str, int]
+    """Kernel or copy that ended last before a held call started -> number of calls; the three most frequent."""
+    blocked_in: dict[str, int]
+    """What the host was blocked in since its last launch, before it launched a call without lead: name -> ns, summed."""
+    median_call_ns: int
+    """Median kernel time of one call, hidden ones included."""
+    median_compute_ns: int | None
+    """Median, per device, of the compute from the start of one call to the start of the next. Null with fewer than two calls."""
+    last_of_step_exposed_ns: int | None
+    """Exposed time of the family's last call of each step (such as the last gradient bucket), summed. Null without steps."""
+    last_of_step_bytes: int | None
+    """Median payload of these calls. Null where one is unknown."""
+
+
 class SlowerRow(Record, frozen=True, kw_only=True):
     """A kernel, beside communication against alone."""
 
@@ -383,20 +481,11 @@ class SlowerRow(Record, frozen=True, kw_only=True):
     ratio: float | None
     """Duration beside / duration alone. Null where that is not known."""
     cost_ns: int | None
-
-
-class NetGainReport(Record, frozen=True, kw_only=True):
-    """hidden - (compute - compute alone) - (communication - communication alone), in device time; not what the step gains."""
-
-    word: str
-    """gain, gain at most (what communication loses is unknown), loss, or not established."""
-    reason: str | None
-    hidden_ns: int
-    compute_cost_ns: int | None
-    communication_cost_ns: int | None
-    net_ns: int | None
-    net_low_ns: int | None
-    net_high_ns: int | None
+    blocks: int | None = None
+    """The largest grid of it beside communication, in blocks."""
+    multiprocessors_short: bool | None = None
+    """Whether its blocks and those of communication can be too many to have a multiprocessor each. False rules a shortage of
+    multiprocessors out: memory bandwidth, cache or power is left. True proves none. Null where a count is unknown."""
 
 
 class ContentionReport(Record, frozen=True, kw_only=True):
@@ -420,6 +509,10 @@ class ContentionReport(Record, frozen=True, kw_only=True):
     kernels: list[SlowerRow]
     """The worst by cost."""
     net_gain: NetGainReport
+    communication_blocks: int | None = None
+    """The largest grid of a communication kernel, in blocks. NCCL keeps one multiprocessor per block to itself."""
+    multiprocessors: int | None = None
+    """Of each device. Null where the trace does not say, or devices differ."""
 
 
 class CriticalPathReport(Record, frozen=True, kw_only=True):
@@ -462,6 +555,113 @@ class BoundReport(Record, frozen=True, kw_only=True):
     observed_ns: int
     hidden_of_possible: float | None
     """Share hidden of what any schedule could hide."""
+
+
+class ConfigurationFinding(Record, frozen=True, kw_only=True):
+    """A rule of `underlap lint` that holds for the configuration of the job (docs/lint.md)."""
+
+    rule: str
+    text: str
+    settings: list[str]
+    """name=value (file:line)."""
+    change: str
+    price: str
+    sources: list[str]
+    explains: list[str]
+    """What it accounts for in this trace: axis and collective, with the cause. Empty where the trace shows nothing of it."""
+
+
+class EngagementRow(Record, frozen=True, kw_only=True):
+    """Something that the configuration switches on, held against the trace."""
+
+    feature: str
+    settings: list[str]
+    expects: str
+    engaged: bool | None
+    """False: switched on, and not there. Null where the trace cannot tell."""
+    text: str
+    """What the trace shows instead, or what would tell."""
+
+
+class ConfigurationReport(Record, frozen=True, kw_only=True):
+    """What the configuration says about this trace."""
+
+    files: list[str]
+    findings: list[ConfigurationFinding]
+    engagement: list[EngagementRow]
+    """Not engaged first."""
+
+
+class BorrowedReport(Record, frozen=True, kw_only=True):
+    """What came from the recording given with --like, for kernels of device graphs. None of it is measured in this trace."""
+
+    sources: list[str]
+    """Base names of the files of that recording."""
+    graphs: int
+    """Distinct graphs of this trace."""
+    replays: int
+    """Launches of a graph."""
+    refused: int
+    """Replays of which nothing is borrowed; `reasons` says why."""
+    kernels: int
+    """Kernels of all replays."""
+    matched: int
+    """Of them, those with one certain partner by name and order in each step of that recording."""
+    ambiguous: int
+    """Of them, those in common order that may be any of several: they get only what all of these agree on."""
+    shapes: int
+    """Kernels whose grid and block are borrowed."""
+    fields: dict[str, int]
+    """Calls whose group, payload_bytes, ... is borrowed."""
+    order: int
+    """Pairs of kernels whose order is borrowed: edges of grade `borrowed` in the dependence graph."""
+    contradicted: int
+    """Such pairs that this trace shows in another order, and that are left out."""
+    reasons: list[str]
+
+
+class PredictionRow(Record, frozen=True, kw_only=True):
+    """The time of one step, predicted from the graph of the step before it with the durations of the step itself."""
+
+    rank: int
+    device: int
+    from_step: str
+    step: str
+    observed_ns: int
+    predicted_ns: int
+    before_ns: int
+    """The length of the earlier step: what "no change" predicts."""
+    error: float
+    """(predicted - observed) / observed."""
+    error_of_no_change: float
+    """(before - observed) / observed."""
+    matched_share: float
+    """Of the earlier step's operations and host points, those with a partner in the later one."""
+
+
+class PredictionReport(Record, frozen=True, kw_only=True):
+    """Whether the dependence graph of one step, given the durations of the next, gives the time of the next, on the rank that
+    the critical path ends on. The graph knows nothing else of the predicted step."""
+
+    pairs: int
+    """Pairs of steps that follow each other directly: the first 8, fewer in large traces."""
+    not_comparable: int
+    """Further pairs that end in different ways: a recording's last step has no next kernel."""
+    error: float | None
+    """Median over the pairs of the size of `error`. Null without pairs."""
+    error_of_no_change: float | None
+    """The same for "no change": what has to be beaten."""
+    worst_error: float | None
+    """The largest size."""
+    better_than_no_change: bool | None
+    """Whether the sizes add up to less. Null without pairs."""
+    explained_share: float | None
+    """Share of the critical path that a real edge explains, as in `critical_path`."""
+    trusted: bool
+    """False: no pair; or a median error above 1 % that is no better than no change; or an explained share below 0.8."""
+    rests_on: str | None
+    """In words, what the promises of levers and findings rest on where they are not trusted. Null where they are."""
+    rows: list[PredictionRow]
 
 
 class UnmatchedRow(Record, frozen=True, kw_only=True):
@@ -576,6 +776,8 @@ class Report(Record, frozen=True, kw_only=True):
     """Why communication is exposed: adds up to the ranks' exposed time. Largest first."""
     coverage: float | None = None
     """Share of the exposed time with a cause other than unknown. Null without exposed time."""
+    idle_causes: list[IdleCauseRow] = []
+    """Why devices are idle: adds up to the ranks' idle_ns. Largest first."""
     headline: str | None = None
     """The sentence that the owner of the trace should hear first."""
     findings: list[FindingRow] = []
@@ -590,6 +792,8 @@ class Report(Record, frozen=True, kw_only=True):
     """All levers together: promises are not additive."""
     if_independent: LeverRow | None = None
     """A ceiling: every dependence that is not proven dropped."""
+    if_nothing_sent: LeverRow | None = None
+    """A ceiling: what sending fewer bytes could win at most. No schedule reaches it; `bound` is not held against it."""
     levers_unknown: str | None = None
     """Why there are no levers, where the window could not be replayed."""
     bound: BoundReport | None = None
@@ -597,6 +801,12 @@ class Report(Record, frozen=True, kw_only=True):
     """Of a simulated plan. Null for traces."""
     predictions: list[Prediction] = []
     """One per policy compared, the first of which is what the others are compared with; empty without a comparison."""
+    configuration: ConfigurationReport | None = None
+    """Null where no configuration was given."""
+    step_prediction: PredictionReport | None = None
+    """How far the graph behind critical path, levers and bound can be trusted. Null where it was not looked for."""
+    borrowed: BorrowedReport | None = None
+    """Null without --like."""
     unmatched: list[UnmatchedRow]
     """Largest total_ns first."""
     notes: list[NoteRow]

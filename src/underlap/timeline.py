@@ -130,6 +130,8 @@ class Collectives(Table):
     """Index into `Timeline.names`: the operator or annotation that issued it."""
     issue_ns: Int64
     """Start of the operator that issued it; `UNKNOWN_NS` where the trace does not say."""
+    asynchronous: Int8
+    """1: the caller asked for a handle to wait on later (async_op). 0: it did not. -1 where the trace does not say."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,28 @@ class EventWaits(Table):
     record_ns: Int64
     """Start of the host call that recorded the event: operations launched earlier on that lane are waited for."""
     source_row: Int64
+
+
+class DependenceSource(IntEnum):
+    """How a row of `Dependences` is known."""
+
+    DATA = 0
+    """An execution trace names the tensor that the one wrote and the other used."""
+    BORROWED = 1
+    """Another recording of the job shows this order; not measured in this one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Dependences(Table):
+    """Pairs of operations of one rank of which the later one needs the earlier one, told by something other than times."""
+
+    rank: Int32
+    before_row: Int64
+    """`Operations.source_row` of the one that has to end first. Several operations may share it: then the last of them."""
+    after_row: Int64
+    """`Operations.source_row` of the one that needs it; of several the first."""
+    source: Int8
+    """A `DependenceSource`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +222,12 @@ class RankInfo:
     resolution_ns: int
     """1000 where the trace has whole microseconds only."""
     device_model: str | None = None
+    multiprocessors: int | None = None
+    """Of each device of the rank; None where the trace does not say."""
+    coordinates: tuple[tuple[str, int], ...] = ()
+    """Mesh coordinates in the file's name, (dimension, index), where the file names no rank."""
+    session_ns: tuple[int, int] | None = None
+    """From when to when it was recorded, on the calendar's clock (UTC); None where the trace does not say."""
     groups: tuple[int, ...] = ()
     """Indices into `Timeline.groups`: the groups that the trace lists for this rank, used or not."""
 
@@ -232,6 +262,7 @@ class Timeline:
     """Distinct grids and blocks, which `Operations.shape` points to."""
     notes: tuple[Note, ...] = ()
     event_waits: EventWaits = dataclasses.field(default_factory=EventWaits.empty)
+    dependences: Dependences = dataclasses.field(default_factory=Dependences.empty)
 
     def name_of(self, index: int) -> str | None:
         """The interned name, or None for -1."""
@@ -248,6 +279,7 @@ class Timeline:
             ops=ops.replace(collective=place[ops.collective]),
             host=self.host.take(np.isin(self.host.rank, list(wanted))),
             collectives=self.collectives.take(keep_calls),
+            dependences=self.dependences.take(np.isin(self.dependences.rank, list(wanted))),
             event_waits=self.event_waits.take(np.isin(self._lane_ranks()[self.event_waits.on_lane], list(wanted))),
         )
 
@@ -306,6 +338,7 @@ def renumber(timeline: Timeline, mapping: dict[int, int]) -> Timeline:
         ops=timeline.ops.replace(rank=table[timeline.ops.rank]),
         host=timeline.host.replace(rank=table[timeline.host.rank]),
         collectives=timeline.collectives.replace(rank=table[timeline.collectives.rank]),
+        dependences=timeline.dependences.replace(rank=table[timeline.dependences.rank]),
     )
 
 
@@ -385,6 +418,7 @@ def concatenate(timelines: Sequence[Timeline]) -> Timeline:
         collectives=Collectives.concatenate(collectives),
         recognized=np.array([recognized[value] for value in names.values], dtype=np.bool_),
         event_waits=EventWaits.concatenate(event_waits),
+        dependences=Dependences.concatenate([timeline.dependences for timeline in timelines]),
         notes=tuple(dict.fromkeys(note for timeline in timelines for note in timeline.notes)),
     )
 

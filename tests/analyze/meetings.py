@@ -118,6 +118,7 @@ def timeline(
             payload_bytes=[kernel.payload for kernel in owned],
             peer=[kernel.peer for kernel in owned],
             issue_ns=[UNKNOWN_NS] * len(owned),
+            asynchronous=[-1] * len(owned),
         ),
         host=_table(
             HostRows,

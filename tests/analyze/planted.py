@@ -129,6 +129,7 @@ def _assembled(rows: list[tuple[int, ...]], host: list[tuple[int, int, int]], na
             peer=same(-1, called),
             call_site=same(-1, called),
             issue_ns=same(UNKNOWN_NS, called),
+            asynchronous=same(-1, called),
         ),
         recognized=np.ones(len(names), dtype=bool),
     )

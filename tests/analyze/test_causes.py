@@ -21,13 +21,13 @@ from tests.strategies import timelines
 from tests.timelines import COMMUNICATION, COMPUTE, COPY, WAIT, Call, Host, Op, build, group, info
 from underlap import intervals
 from underlap.analyze import accounting, causes, steps
+from underlap.analyze.latencies import of_rank
 from underlap.analyze.verdicts import ADVICE
 from underlap.report import Report
 from underlap.timeline import HostKind, Timeline
 
-NEVER_GIVEN = ("stretched", "latency_bound", "fabric_bound")
 amounts = st.integers(1, 5_000_000)
-few = settings(max_examples=25)
+few = settings(max_examples=25, deadline=None)
 """For cheap arithmetic that few examples pin down."""
 
 EARLY = -1
@@ -99,9 +99,10 @@ def throttled(plan: Plan, amount: int) -> int:
 def queued_behind(plan: Plan, amount: int) -> int:
     """The first collective is hidden; the second could have been hidden beside it."""
     border = plan.at + 10 + amount
-    plan.compute(plan.at, border)
+    # Launched after it, so the second collective did not need it.
+    plan.compute(plan.at, border, launch=plan.at)
     plan.talk(plan.at, border)
-    plan.talk(border, border + amount, launch=plan.at)
+    plan.talk(border, border + amount, launch=plan.at - 1)
     plan.compute(border + amount, border + amount + 10)
     return border + amount + 10
 
@@ -154,7 +155,9 @@ def two_ranks(late: int, transfer: int, *, entry: bool = False, pipeline: bool =
         for at, (low, high) in enumerate(spans):
             ops.append(Op(COMMUNICATION, low, high, len(calls), low - 5, rank=rank, lane="20"))
             calls.append(Call(names[at][rank], 8, 0, at, rank=rank, peer=1 - rank if names[at][rank] != "all_reduce" else None))
-        ops.append(Op(COMPUTE, begin + late + transfer + 15, begin + late + transfer + 40, launch=0, rank=rank))
+        # Longer than all transfer, so that the link is not what decides.
+        after = begin + late + transfer + 15
+        ops.append(Op(COMPUTE, after, after + transfer + 300, launch=0, rank=rank))
     return build(ops, calls=calls, groups=[group(0, 1, description="mesh_pp" if pipeline else "mesh_dp")])
 
 
@@ -164,9 +167,8 @@ def test_a_timeline_without_communication_has_no_causes() -> None:
     assert (report.causes, report.coverage, report.headline) == ([], None, None)
 
 
-def test_every_cause_that_is_given_has_advice_and_no_other() -> None:
-    assert set(causes.CAUSES) - set(ADVICE) == set(NEVER_GIVEN)
-    assert set(ADVICE) <= set(causes.CAUSES)
+def test_every_cause_has_advice_and_nothing_else_has() -> None:
+    assert set(causes.CAUSES) == set(ADVICE)
 
 
 @pytest.mark.parametrize("cause", PLANTS)
@@ -176,6 +178,7 @@ def test_a_planted_cause_is_the_only_one_and_exact(cause: str, amount: int) -> N
     assert found_in(planted([(cause, amount)])) == {cause: amount}
 
 
+@settings(deadline=None)
 @given(blocks=st.lists(st.tuples(st.sampled_from(sorted(PLANTS)), amounts), min_size=1, max_size=12))
 def test_planted_causes_in_any_mixture_come_back_exactly(blocks: list[tuple[str, int]]) -> None:
     expected: Counter[str] = Counter()
@@ -237,15 +240,48 @@ def test_blocking_of_another_thread_is_not_throttling() -> None:
 @given(delay=amounts, length=amounts)
 def test_a_queue_costs_what_it_delayed_and_inherits_the_rest(delay: int, length: int) -> None:
     plan = Plan()
-    plan.compute(0, delay)
+    plan.compute(0, delay, launch=0)
     plan.talk(0, delay)
-    plan.talk(delay, delay + length, launch=0)
+    plan.talk(delay, delay + length, launch=-1)
     plan.compute(delay + length, delay + length + 10)
     rows = {row.cause: (row.exposed_ns, row.inherited) for row in whole(plan.timeline()).causes}
 
     queued = min(delay, length)
     assert rows.pop("queued_behind") == (queued, {"dependent": queued})
     assert rows == ({"dependent": (length - queued, {})} if length > queued else {})
+
+
+def test_compute_that_may_have_made_its_input_delays_a_queued_collective() -> None:
+    """Launched before it, in another lane: what the queue cost begins when that compute is over."""
+    plan = Plan()
+    plan.compute(0, 60_000, launch=-9)
+    plan.talk(0, 100_000)
+    plan.talk(100_000, 300_000, launch=-5)
+    plan.compute(300_000, 300_010)
+
+    assert found_in(plan.timeline()) == {"dependent": 160_000, "queued_behind": 40_000, "too_little_compute": 40_000}
+
+
+def test_a_collective_behind_a_kernel_of_its_lane_is_not_queued_behind_the_collective_before() -> None:
+    plan = Plan()
+    for at in range(0, 4_000_000, 400_000):
+        plan.talk(at, at + 300_000, launch=-1_000_000, lane="7")
+        plan.compute(at + 300_000, at + 400_000)
+
+    assert set(found_in(plan.timeline())) == {"serialized_or_dependent"}
+
+
+@pytest.mark.parametrize(("gap", "queued"), [(18_000, True), (39_000, True), (41_000, False)])
+def test_the_yardstick_of_a_queue_is_the_lane_s_own_usual_gap(gap: int, queued: bool) -> None:
+    """Collectives that stand 18 us apart in their lane queue all the same; twice what any device needs is no queue."""
+    plan = Plan()
+    at = 0
+    for _ in range(4):
+        plan.talk(at, at + 100_000, launch=-400_000)
+        at += 100_000 + gap
+    plan.compute(at, at + 10)
+
+    assert ("queued_behind" in found_in(plan.timeline())) == queued
 
 
 @few
@@ -269,20 +305,39 @@ def test_compute_missing_to_the_end_is_too_little_compute(amount: int) -> None:
     assert found_in(plan.timeline()) == {"too_little_compute": amount}
 
 
+@few
+@given(overlap=st.integers(1, 40_000), gap=st.integers(0, 20_000), resolution=st.sampled_from([1, 1000]))
+def test_only_an_overlap_above_the_noise_of_the_trace_is_one(overlap: int, gap: int, resolution: int) -> None:
+    """Kernels that follow each other in a queue stand `gap` apart: an overlap that is no longer shows nothing."""
+    ops, at = [], -10_000_000
+    for _ in range(20):
+        ops.append(Op(COMPUTE, at, at + 60_000, launch=-20_000_000))
+        at += 60_000 + gap
+    ops += [Op(COMPUTE, 0, overlap, launch=-20_000_000), Op(COMMUNICATION, 0, 100_000, 0, -5, lane="20")]
+    ops.append(Op(COMPUTE, 100_000, 100_009, launch=-20_000_000))
+    rank = dataclasses.replace(info(), resolution_ns=resolution)
+    found = found_in(build(ops, calls=[Call()], ranks=[rank]))
+
+    noise = max(gap, 2 * resolution)
+    assert found == {"too_little_compute" if overlap > noise else "dependent": 100_000 - overlap}
+
+
 def test_the_usual_launch_latency_is_the_median_of_the_device_and_is_not_waiting_for_the_host() -> None:
     ops = [Op(COMPUTE, 100 * at + 7, 100 * at + 50, launch=100 * at) for at in range(-20, 0)]
     ops += [Op(COMMUNICATION, 0, 90, 0, launch=-100, lane="20"), Op(COMPUTE, 90, 99, launch=30)]
     timeline = build(ops, calls=[Call()])
 
-    assert causes.latencies(timeline.ops).launch_ns == 7
+    assert of_rank(timeline.ops, 1).launch == 7
     assert found_in(timeline) == {"late_launch": 37, "dependent": 53}
 
 
-def test_few_launches_give_no_usual_latency() -> None:
-    ops = [Op(COMPUTE, 100 * at + 7, 100 * at + 50, launch=100 * at) for at in range(7)]
+@pytest.mark.parametrize(("launches", "late"), [(6, 30), (8, 37)])
+def test_few_launches_give_no_usual_latency(launches: int, late: int) -> None:
+    """What is seen less than eight times is not usual: then every moment after the launch counts as submitted."""
+    ops = [Op(COMPUTE, 100 * at + 7, 100 * at + 50, launch=100 * at) for at in range(-launches, 0)]
+    ops += [Op(COMMUNICATION, 0, 90, 0, launch=-20, lane="20"), Op(COMPUTE, 90, 99, launch=30)]
 
-    assert causes.latencies(build(ops).ops).launch_ns is None
-    assert causes.latencies(build([*ops, Op(COMPUTE, 2000, 2001, launch=1993)]).ops).launch_ns == 7
+    assert found_in(build(ops, calls=[Call()]))["late_launch"] == late
 
 
 @few
@@ -317,7 +372,8 @@ def test_on_a_cpu_rank_the_thread_that_goes_on_afterwards_needed_it(busy: int, l
     after = Op(COMPUTE, busy + length, busy + length + 9)
 
     assert run(talk, after) == {"dependent": busy + length}
-    assert run(talk, Op(COMPUTE, 0, busy), after) == {"too_little_compute": length}
+    # An overlap of two nanoseconds is within what the times are rounded to.
+    assert run(talk, Op(COMPUTE, 0, busy), after) == {"too_little_compute" if busy > 2 else "dependent": length}
     assert run(talk, Op(COMPUTE, busy, busy + length + 9)) == {"late_launch": busy}
 
 
@@ -326,6 +382,25 @@ def test_on_a_cpu_rank_only_what_outlasts_the_wait_is_late() -> None:
     timeline = build(ops, calls=[Call(library="gloo")] * 2, ranks=[info(on_cpu=True)])
 
     assert found_in(timeline) == {"dependent": 100, "late_launch": 20}
+
+
+@few
+@given(busy=amounts, length=amounts)
+def test_on_a_cpu_rank_a_call_that_was_not_asynchronous_held_what_follows_whether_needed_or_not(busy: int, length: int) -> None:
+    def run(asynchronous: int) -> dict[str, int]:
+        ops = [Op(COMMUNICATION, busy, busy + length, 0, lane="20"), Op(COMPUTE, busy + length, busy + length + 9)]
+        return found_in(build(ops, calls=[Call(library="gloo", asynchronous=asynchronous)], ranks=[info(on_cpu=True)]))
+
+    assert run(0) == {"serialized_or_dependent": length}
+    assert run(1) == run(-1) == {"dependent": length}
+
+
+def test_on_a_cpu_rank_a_call_queues_behind_another_one_from_when_it_was_asked_for() -> None:
+    calls = [Call(library="gloo", issue=at) for at in (0, 20)]
+    talk = [Op(COMMUNICATION, 5, 1000, 0, lane="20"), Op(COMMUNICATION, 1000, 1300, 1, lane="20")]
+    timeline = build([*talk, Op(COMPUTE, 1300, 1400)], calls=calls, ranks=[info(on_cpu=True)])
+
+    assert found_in(timeline) == {"queued_behind": 980, "dependent": 315}
 
 
 @few
@@ -371,7 +446,7 @@ def test_waiting_within_the_uncertainty_of_the_clocks_is_not_called_waiting() ->
     assert sum(found.values()) > 0
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(timeline=timelines(), marks=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=6))
 def test_slices_partition_the_exposed_time_without_overlap(timeline: Timeline, marks: list[tuple[int, int]]) -> None:
     def part(rows: list[tuple[int, int]]) -> intervals.Int64:
@@ -391,6 +466,7 @@ def test_slices_partition_the_exposed_time_without_overlap(timeline: Timeline, m
             assert {piece.cause for piece in slices} <= set(ADVICE)
 
 
+@settings(deadline=None)
 @given(timeline=timelines())
 def test_every_slice_names_a_call_and_evidence_of_its_device(timeline: Timeline) -> None:
     for (rank, device), slices in slices_of(timeline).items():
@@ -403,6 +479,7 @@ def test_every_slice_names_a_call_and_evidence_of_its_device(timeline: Timeline)
             assert (piece.inherited is not None) == (piece.cause == "queued_behind")
 
 
+@settings(deadline=None)
 @given(timeline=timelines())
 def test_causes_of_a_family_add_up_to_its_exposed_share(timeline: Timeline) -> None:
     report = whole(timeline)
@@ -416,6 +493,7 @@ def test_causes_of_a_family_add_up_to_its_exposed_share(timeline: Timeline) -> N
         assert abs(total - family.exposed_share_ns) <= len(report.families) * 2 * len(timeline.ops)
 
 
+@settings(deadline=None)
 @given(timeline=timelines(), shift=st.integers(-(10**15), 10**15))
 def test_shifting_all_clocks_changes_no_cause(timeline: Timeline, shift: int) -> None:
     ops, host = timeline.ops, timeline.host

@@ -101,6 +101,21 @@ def test_a_rank_that_left_the_last_meeting_later_is_late_for_that() -> None:
     assert only(late) == {"released_later": 300}
 
 
+def test_the_last_meeting_is_one_that_each_left_even_if_the_other_left_it_later() -> None:
+    # Rank 0 leaves each meeting a little sooner, and is at the next one before rank 1 has left.
+    kernels = []
+    for at in range(0, 5000, 1000):
+        kernels += [
+            Kernel(0, at * US, (at + 990) * US, launch=at * US),
+            compute(1, (at - 5) * US, (at + 900) * US),
+            Kernel(1, (at + 900) * US, (at + 995) * US, launch=(at + 900) * US),
+        ]
+    late = meet(timeline(kernels[3:], clocks=ONE_CLOCK)).late()
+
+    assert late.since.tolist() == [-1, 0, 1, 2]
+    assert set(late.more_compute[1:].tolist()) <= {900 * US, 905 * US}
+
+
 def test_late_entry_is_a_cause_of_its_own_and_the_rest_is_told_after_it() -> None:
     kernels = [compute(0, 0, 50), Kernel(0, 110, 900, launch=100), compute(1, 500, 550), Kernel(1, 810, 900, launch=800)]
     kernels = [

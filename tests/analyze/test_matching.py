@@ -66,7 +66,7 @@ def test_a_shifted_sequence_is_refused_and_the_first_difference_named() -> None:
         "the ranks do not make the same calls: as call 1 rank 0 issues all_reduce of 8 bytes, "
         "but rank 1 issues all_gather of 16 bytes"
     ]
-    assert "their waiting is unknown" in meeting.notes()["calls_unmatched"]
+    assert "so that waiting is unknown" in meeting.notes()["calls_unmatched"]
 
 
 def test_order_counts_over_all_collectives_so_that_swapped_calls_are_seen() -> None:

@@ -160,8 +160,10 @@ def test_uneven_experts_over_gloo_make_the_rank_with_more_tokens_late_by_its_com
     assert sum(meeting.waits(0)) > 200 * sum(meeting.waits(1))
     late = meeting.late()
     assert set(late.rank.tolist()) == {1}
+    # It receives more, so it leaves the exchange before later, and then it computes more.
     assert late.more_compute.sum() > 70 * MS
-    assert late.launched_late.sum() < 0
+    assert late.released_later.sum() > 70 * MS
+    assert abs(late.launched_late.sum()) < 0.02 * late.late_ns.sum()
     # Two ranks, four steps: chance is not excluded.
     assert [verdict.straggler for verdict in meeting.verdicts()] == [None, None]
 

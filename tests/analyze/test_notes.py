@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.timelines import COMMUNICATION, COMPUTE, FUSED, WAIT, Call, Op, build, info
-from underlap.analyze.notes import ranges
 from underlap.analyze.report import report
 from underlap.timeline import Note, Timeline
 
@@ -94,7 +93,3 @@ def test_the_reader_s_notes_come_before_those_about_the_figures() -> None:
     timeline = build([Op(COMMUNICATION, 0, 5, 0)], calls=[Call(None)], ranks=[info(0)], notes=[CUT, CUT])
 
     assert codes(timeline) == ["truncated", "collective_unknown", "bytes_unknown"]
-
-
-def test_numbers_in_words_are_ranges() -> None:
-    assert [ranges([]), ranges([4]), ranges([0, 1]), ranges([0, 1, 2, 7, 9, 10])] == ["", "4", "0-1", "0-2, 7, 9-10"]

@@ -94,7 +94,7 @@ def test_a_missing_member_makes_waiting_unknown_but_leaves_a_lower_bound() -> No
     assert meeting.met.wait_at_least.tolist() == [250, 150, 0]
     assert meeting.met.transfer_at_most.tolist() == [750, 750, -1]
     assert meeting.met.instances.last_rank.tolist() == [-1]
-    assert "The traces of ranks 3 for the same steps would tell" in meeting.notes()["waiting_unknown"]
+    assert "The traces of rank 3 for the same steps would tell" in meeting.notes()["waiting_unknown"]
 
 
 def test_one_rank_alone_gives_the_shortest_equal_call_as_an_upper_bound() -> None:

@@ -7,43 +7,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 import underlap
+from tests.cases.given import CASES, Event, host, kernel, whole, written
 from tests.timelines import COMMUNICATION, COMPUTE, Call, Op, build
-from underlap.report import Report
-
-CASES: dict[str, dict[str, Any]] = {
-    case["id"]: case["test_input"]
-    for case in yaml.safe_load((Path(__file__).parents[2].parent / "shared" / "cases.yaml").read_text())
-}
-Event = dict[str, Any]
-
-
-def kernel(name: str, start: float, length: float, *, category: str = "kernel", stream: int = 7, **args: Any) -> Event:
-    """A device row; times in microseconds."""
-    base = {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": length}
-    return base | {"args": {"device": 0, "stream": stream, **args}}
-
-
-def host(name: str, start: float, length: float, *, category: str = "cpu_op", **args: Any) -> Event:
-    """A row of the main thread."""
-    return {"ph": "X", "cat": category, "name": name, "pid": 5, "tid": 5, "ts": start, "dur": length, "args": args}
-
-
-def written(path: Path, events: Sequence[Event], world: int = 8) -> Path:
-    info = {"rank": 0, "world_size": world, "backend": "nccl"}
-    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": list(events)}))
-    return path
-
-
-def whole(path: Path) -> Report:
-    return underlap.analyze(path, window="whole")
 
 
 @pytest.mark.parametrize("name", CASES["E04"]["rows"])
@@ -115,7 +85,7 @@ def test_a_control_character_in_a_name_is_read_with_a_warning(tmp_path: Path) ->
 
     assert (found.ranks[0].compute_ns, found.ranks[0].communication_ns) == (10_000, 30_000)
     assert [note.text for note in found.notes if note.code == "events_mended"] == [
-        "rank0.json: 1 events were not valid JSON (control characters, quotes, NaN) and were mended"
+        "rank0.json: mended, as no valid JSON (control characters, quotes, NaN): 1 event"
     ]
 
 

@@ -17,7 +17,9 @@ def test_a_folder_alone_leaves_every_choice_to_the_flows(run, flows):
     result = run("analyze", "traces")
     assert result.exit_code == 0
     assert flows.read_calls == [((Path("traces"),), {"names": None, "ranks": None, "jobs": None, "progress": None})]
-    assert flows.analyze_calls == [(flows.timeline, {"window": None, "steps": None, "mesh": None, "deep": None})]
+    assert flows.analyze_calls == [
+        (flows.timeline, {"window": None, "steps": None, "mesh": None, "deep": None, "like": None, "config": ()})
+    ]
     assert result.stdout == render(flows.report).plain + "\n"
     assert result.stderr == ""
 
@@ -30,8 +32,34 @@ def test_every_option_reaches_its_flow(run, flows):
     assert paths == (Path("traces"), Path("trace.json"))
     assert reading == {"names": Path("names.yaml"), "ranks": (0, 1, 2, 5), "jobs": 3, "progress": None}
     ((_, analysis),) = flows.analyze_calls
-    assert analysis == {"window": "steps", "steps": (2, 3, 6), "mesh": {"dp": 2, "tp": 4}, "deep": True}
+    assert analysis == {
+        "window": "steps",
+        "steps": (2, 3, 6),
+        "mesh": {"dp": 2, "tp": 4},
+        "deep": True,
+        "like": None,
+        "config": (),
+    }
     assert list(analysis["mesh"]) == ["dp", "tp"]
+
+
+def test_a_recording_to_borrow_from_is_read_whole_with_the_same_names(run, flows):
+    Path("names.yaml").touch()
+    Path("eager").mkdir()
+    words = ("--like", "eager", "--names", "names.yaml", "--ranks", "3", "--no-progress")
+    assert run("analyze", "traces", *words).exit_code == 0
+    _, (paths, reading) = flows.read_calls
+    assert paths == (Path("eager"),)
+    assert reading == {"names": Path("names.yaml"), "jobs": None, "progress": None}
+    assert flows.analyze_calls[0][1]["like"] is flows.timeline
+
+
+def test_the_recording_to_borrow_from_is_an_input_that_no_output_replaces(run, flows):
+    Path("eager").mkdir()
+    Path("eager/rank0.json").write_text("{}")
+    result = run("analyze", "traces", "--like", "eager", "--json", "eager/rank0.json", "--force")
+    assert result.exit_code == 2
+    assert Path("eager/rank0.json").read_text() == "{}"
 
 
 def test_a_file_in_an_input_folder_is_not_replaced_even_by_force(run, flows):
@@ -148,4 +176,4 @@ def test_a_failure_while_writing_leaves_no_file(run, flows):
     flows.report = replace(flows.report, instances=[None])
     assert run("analyze", "traces", "--instances", "out.csv").exit_code != 0
     assert not Path("out.csv").exists()
-    assert sorted(path.name for path in Path().iterdir()) == ["trace.json", "traces"]
+    assert sorted(path.name for path in Path().iterdir()) == ["job.env", "trace.json", "traces", "train.sh"]

@@ -19,11 +19,13 @@ ROOT = Path(__file__).parent.parent.parent
 FLAGS = {
     "underlap": ["--version"],
     "underlap analyze": [
+        "--config",
         "--explain",
         "--force",
         "--instances",
         "--jobs",
         "--json",
+        "--like",
         "--mesh",
         "--names",
         "--no-progress",
@@ -31,6 +33,12 @@ FLAGS = {
         "--steps",
         "--window",
     ],
+    "underlap lint": ["--env", "--force", "--gpu", "--json", "--together", "--version"],
+    "underlap claims": [],
+    "underlap claims list": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
+    "underlap claims search": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
+    "underlap claims show": ["--force", "--json"],
+    "underlap judge": ["--baseline-report", "--compare", "--force", "--json", "--report"],
 }
 
 

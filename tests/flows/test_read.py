@@ -74,7 +74,7 @@ def test_files_that_do_not_say_their_rank_are_numbered_in_order_of_name(tmp_path
         (2, "host_9.json"),
         (3, "host_10.json"),
     ]
-    assert "3 files do not say their rank; numbered in order of name: host_1.json = rank 0" in notes(found)["rank_assumed"]
+    assert "3 files without a rank, numbered in order of name: host_1.json = rank 0" in notes(found)["rank_assumed"]
 
 
 def test_strays_of_a_folder_are_left_out_and_said_once(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_strays_of_a_folder_are_left_out_and_said_once(tmp_path: Path) -> None:
     found = read(tmp_path)
 
     assert [info.rank for info in found.ranks] == [0, 1, 2]
-    assert notes(found)["stray_files"].startswith("7 files of the folder are no traces and are left out: ")
+    assert notes(found)["stray_files"].startswith("left out, as no trace: 7 files of the folder (first: ")
     assert "hidden" not in str(found.notes)
 
 
@@ -129,7 +129,7 @@ def test_the_only_folder_below_is_taken(tmp_path: Path) -> None:
     found = read(tmp_path)
 
     assert [info.source for info in found.ranks] == ["rank0_trace.json"]
-    assert notes(found)["stray_files"] == "1 files of the folder are no traces and are left out: job.json: no trace"
+    assert notes(found)["stray_files"] == "left out, as no trace: 1 file of the folder (first: job.json: no trace)"
 
 
 def test_of_several_folders_below_one_has_to_be_given(tmp_path: Path) -> None:
@@ -304,5 +304,5 @@ def test_notes_of_several_files_are_said_once(tmp_path: Path) -> None:
 
     assert (
         notes(found)["truncated"]
-        == "rank0.json: the list of events is not closed; 1 complete events were used (and 2 more of 3 files)"
+        == "rank0.json: the list of events is not closed; complete events used: 1 (and 2 more of 3 files)"
     )

@@ -197,6 +197,18 @@ def test_the_text_of_a_plan_names_groups_buffers_blocks_and_runs_of_steps() -> N
     assert lines[-1] == "  layer micro_batch 0 layer 0..2"
 
 
+def test_steps_that_come_again_a_micro_batch_later_are_written_once_with_how_often() -> None:
+    plan = chain()
+    order = [Step(name, Place(m, layer)) for m in range(5) for name, layer in (("embed", 0), ("layer", 0), ("layer", 1))]
+    role = dataclasses.replace(plan.roles[0], program=(*order, Step("embed", Place(7, 0))))
+    assert text(dataclasses.replace(plan, roles=(role,))).splitlines()[-4:] == [
+        "  5 times, each 1 micro-batch later:",
+        "    embed micro_batch 0 layer 0",
+        "    layer micro_batch 0 layer 0..1",
+        "  embed micro_batch 7 layer 0",
+    ]
+
+
 def test_a_dependent_chain_runs_as_long_as_the_sum_of_its_parts() -> None:
     from underlap.meetings import meetings
     from underlap.plan_network import plan_network

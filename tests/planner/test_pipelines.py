@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
+from tests.planner.test_shapes import LATENT
+from tests.schedule.scenarios import mixture
 from underlap.cost import formulas
 from underlap.errors import OptionError
 from underlap.expansion import expand
@@ -18,7 +21,7 @@ from underlap.planner.pipeline import Task, tasks
 from underlap.policy import parse_policy
 from underlap.replay import Times, network, replay
 from underlap.schedule import apply, check_kept
-from underlap.workload import Train
+from underlap.workload import Decode, Train
 
 STAGES = (2, 3, 4, 5, 6)
 
@@ -71,6 +74,20 @@ def test_every_schedule_is_valid_for_few_and_many_micro_batches(schedule: str, p
 @pytest.mark.parametrize("pp", [2, 4])
 def test_another_schedule_of_the_same_stages_keeps_bytes_and_data_dependences_of_1f1b(schedule: str, pp: int) -> None:
     check_kept(planned(layout_of("1f1b", pp), 2 * pp), planned(layout_of(schedule, pp), 2 * pp))
+
+
+@pytest.mark.parametrize("model", [mixture(shared=1, dense_layers=1), LATENT], ids=lambda model: model.name)
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_weight_gradients_put_off_keep_the_dependences_of_experts_latents_and_divided_sequences(
+    model: Model, recompute: str
+) -> None:
+    layout = Layout(dp=2, tp=2, sp=True, pp=2, ep=2 if model.experts else 1, etp=1 if model.experts else None, zero=1)
+    workload = Train(gbs=8, mbs=1, seq=64, recompute=recompute)  # type: ignore[arg-type]
+    before, after = (
+        plan(model, msgspec.structs.replace(layout, schedule=schedule), workload, domain=8) for schedule in ("1f1b", "zb-h1")
+    )
+    validate(after)
+    check_kept(before, after)
 
 
 def run(made: Plan, forward: int, backward_input: int, weight: int, message: int = 0) -> tuple[PlanNetwork, np.ndarray, Times]:
@@ -137,7 +154,7 @@ def test_zb_h1_takes_a_weight_gradient_out_of_each_hop_of_the_bubble(pp: int, ti
 
 @pytest.mark.parametrize("schedule", ["interleaved", "dualpipev"])
 def test_too_few_micro_batches_are_refused_with_the_number_that_would_do(schedule: str) -> None:
-    with pytest.raises(OptionError, match=r"workload: 3 micro-batches .*: expected .*(multiple of pp|2 \* pp = 8)"):
+    with pytest.raises(OptionError, match=r"workload: 3 micro-batches .*(divisible by pp=4|fewer than 2 \* pp = 8)"):
         planned(layout_of(schedule, 4), 3)
 
 
@@ -220,3 +237,10 @@ def test_a_wait_for_a_send_begins_only_when_something_received_shows_that_it_has
         late = times.end_ns[built.first[role.name] + sends] > times.end_ns[built.first[role.name] + before]
         last = np.array([(rows.kind[wait:] == OpKind.WAIT).all() for wait in waits])
         assert (last | ~late).all()
+
+
+def test_a_chunk_without_layers_and_a_divided_cache_are_refused() -> None:
+    with pytest.raises(OptionError, match="chunk 0 no layers"):
+        plan(model(2), Layout(pp=2, split=(0, 2)), Train(gbs=2, mbs=1, seq=8), domain=8)
+    with pytest.raises(OptionError, match="a cache divided over ranks is not modeled"):
+        plan(model(2), Layout(cp=2), Decode(batch=2, mbs=1, context=8), domain=8)

@@ -70,7 +70,7 @@ def test_a_kernel_without_a_usable_time_is_left_out_and_said(tmp_path: Path, mis
     found = read(tmp_path, kernel(0), kernel(1, **{missing: value}))
 
     assert len(found.ops) == 1
-    assert "1 events without a usable timestamp or duration are left out" in notes(found)["events_dropped"]
+    assert "left out: 1 event without a usable timestamp or duration" in notes(found)["events_dropped"]
 
 
 def test_not_a_number_as_a_time_is_left_out_and_said(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_negative_duration_is_left_out_and_said(tmp_path: Path) -> None:
     found = read(tmp_path, kernel(0), kernel(1, dur=-1), kernel(2, dur=0))
 
     assert len(found.ops) == 2
-    assert "1 events with a negative duration are left out" in notes(found)["events_dropped"]
+    assert "left out: 1 event with a negative duration" in notes(found)["events_dropped"]
 
 
 @pytest.mark.parametrize("far", [0, -5, 4 * 10**15, -4 * 10**15, 10**18])
@@ -94,7 +94,7 @@ def test_a_clock_far_from_all_others_is_left_out_and_said(tmp_path: Path, far: i
 
     assert len(found.ops) == 3
     assert found.ops.end_ns.max() < 10**6
-    assert "1 events" in notes(found)["events_dropped"]
+    assert "1 event " in notes(found)["events_dropped"]
 
 
 def test_negative_timestamps_of_a_whole_trace_are_times(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_exact_repeats_are_dropped_and_said(tmp_path: Path) -> None:
     found = read(tmp_path, *events, *events, kernel(3))
 
     assert (len(found.ops), len(found.host)) == (3, 2)
-    assert notes(found)["duplicates"] == "rank0.json: 2 device rows and 2 host rows repeat another one exactly and are left out"
+    assert notes(found)["duplicates"] == "rank0.json: left out, as they repeat another one exactly: 2 device rows and 2 host rows"
 
 
 def test_equal_calls_without_an_id_are_no_repeats(tmp_path: Path) -> None:
@@ -252,9 +252,9 @@ def test_begins_and_ends_that_are_alone_are_said(tmp_path: Path) -> None:
 
     assert spans(found) == [("b", 2, 3)]
     assert [text.partition("json: ")[2].partition(" are left")[0] for text in dropped] == [
-        "1 events without a usable timestamp or duration",
-        "1 events that end without a begin",
-        "1 events that begin without an end",
+        "left out: 1 event without a usable timestamp or duration",
+        "left out: 1 event of an end without a begin",
+        "left out: 1 event of a begin without an end",
     ]
 
 
@@ -518,7 +518,7 @@ def test_a_rank_in_the_metadata_of_a_merged_file_is_no_rank_of_its_rows(tmp_path
     for column in (found.ops.rank, found.host.rank, found.collectives.rank):
         assert set(column.tolist()) <= ranks
     assert {thread.rank for thread in found.threads} <= ranks
-    assert "2 events of processes without a device are left out" in notes(found)["events_dropped"]
+    assert "left out: 2 events of processes without a device" in notes(found)["events_dropped"]
 
 
 def test_a_process_of_many_is_natural_in_order(tmp_path: Path) -> None:
@@ -581,6 +581,24 @@ def test_gloo_calls_get_the_first_span_that_fits(tmp_path: Path) -> None:
     assert found.collectives.issue_ns[0] == np.iinfo(np.int64).min
 
 
+@pytest.mark.parametrize(
+    ("concrete", "expected"),
+    [
+        (["", "", "", "", "True", "-1"], 1),
+        (["", "", "", "", "False", "-1"], 0),
+        (["", "True", "False"], -1),
+        ([], -1),
+        ("True", -1),
+        (None, -1),
+    ],
+)
+def test_whether_a_call_was_asynchronous_is_its_one_boolean(tmp_path: Path, concrete: Any, expected: int) -> None:
+    call = asked(1, "c10d::allreduce_", 4)
+    call["args"]["Concrete Inputs"] = concrete
+
+    assert read(tmp_path, call, gloo(2, "gloo:all_reduce", 4)).collectives.asynchronous.tolist() == [expected]
+
+
 def test_several_processes_without_devices_are_said(tmp_path: Path) -> None:
     found = read(tmp_path, operator(1), operator(2, pid=10))
 
@@ -620,10 +638,10 @@ def test_what_was_lost_is_in_the_notes(tmp_path: Path) -> None:
     found = kineto.read(write(tmp_path / "rank0.json", content), NameTable.default())
 
     assert len(found.ops) == 3
-    assert notes(found)["truncated"] == "rank0.json: the list of events is not closed; 3 complete events were used"
-    assert "1 events could not be read and are left out (first: not an object)" in notes(found)["events_skipped"]
-    assert "1 events were not valid JSON" in notes(found)["events_mended"]
-    assert "1 events have fields of a wrong type" in notes(found)["events_mistyped"]
+    assert notes(found)["truncated"] == "rank0.json: the list of events is not closed; complete events used: 3"
+    assert "left out, as unreadable: 1 event (first: not an object)" in notes(found)["events_skipped"]
+    assert "mended, as no valid JSON (control characters, quotes, NaN): 1 event" in notes(found)["events_mended"]
+    assert "fields of a wrong type in 1 event" in notes(found)["events_mistyped"]
 
 
 def test_two_lists_of_events_are_said(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def write(path: Path, tables: Rows, strings: dict[int, str] = STRINGS) -> Path:
 
 
 def load(tmp_path: Path, *, strings: dict[int, str] = STRINGS, **tables: list[dict[str, Any]]) -> Timeline:
-    whole = ("NVTX_", "TARGET_", "ENUM_")
+    whole = ("NVTX_", "TARGET_", "ENUM_", "ANALYSIS_")
     prefixed = {name if name.startswith(whole) else f"CUPTI_ACTIVITY_KIND_{name}": rows for name, rows in tables.items()}
     timeline = read(write(tmp_path / "report.sqlite", prefixed, strings), TABLE)
     timeline.validate()
@@ -322,7 +322,7 @@ def test_old_exports_with_fewer_columns_are_read(tmp_path: Path) -> None:
 def test_rows_without_times_are_left_out_and_counted(tmp_path: Path) -> None:
     timeline = load(tmp_path, KERNEL=[kernel(0, 0, 2), kernel(30, 20, 2), kernel(30, 40, 2)])
     assert len(timeline.ops) == 1
-    assert notes_of(timeline)["untimed_rows"].startswith("2 device rows")
+    assert notes_of(timeline)["untimed_rows"].startswith("left out: 2 device rows")
 
 
 def test_the_device_model_is_given_where_all_devices_are_the_same(tmp_path: Path) -> None:
@@ -331,6 +331,27 @@ def test_the_device_model_is_given_where_all_devices_are_the_same(tmp_path: Path
     (tmp_path / "report.sqlite").unlink()
     mixed = [{"id": 0, "name": "NVIDIA H200"}, {"id": 1, "name": "NVIDIA T4"}]
     assert load(tmp_path, KERNEL=[kernel(1, 2, 2)], TARGET_INFO_GPU=mixed).ranks[0].device_model is None
+
+
+def test_multiprocessors_are_given_where_all_devices_have_as_many(tmp_path: Path) -> None:
+    for at, (counts, expected) in enumerate([((132, 132), 132), ((132, 108), None), ((0, 0), None)]):
+        rows = [{"id": device, "name": "NVIDIA H200", "smCount": count} for device, count in enumerate(counts)]
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        assert load(folder, KERNEL=[kernel(1, 2, 2)], TARGET_INFO_GPU=rows).ranks[0].multiprocessors == expected
+
+
+def test_the_time_of_recording_needs_its_start_and_its_length(tmp_path: Path) -> None:
+    start, length = [{"utcEpochNs": 1_000}], [{"duration": 50}]
+    tables = (
+        {"TARGET_INFO_SESSION_START_TIME": start, "ANALYSIS_DETAILS": length},
+        {"TARGET_INFO_SESSION_START_TIME": start},
+        {},
+    )
+    for at, (given, expected) in enumerate(zip(tables, [(1_000, 1_050), None, None], strict=True)):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        assert load(folder, KERNEL=[kernel(1, 2, 2)], **given).ranks[0].session_ns == expected
 
 
 # Host rows.

@@ -30,11 +30,6 @@ def test_only_exact_shares_are_0_and_100(share, expected):
     assert plain.percent(share) == expected
 
 
-@pytest.mark.parametrize(("numbers", "expected"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([9, 1, 2, 4], "1-2,4,9")])
-def test_numbers_in_a_row_become_a_range(numbers, expected):
-    assert plain.ranges(numbers) == expected
-
-
 @pytest.mark.parametrize("width", [1, 3, 4, 5, 10, 11])
 def test_a_shortened_text_has_the_width_asked_for(width):
     assert len(plain.shorten("abcdefghijkl", width)) == width

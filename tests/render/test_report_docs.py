@@ -1,4 +1,4 @@
-"""docs/report.md is what the types say."""
+"""docs/report.md and docs/judgement.md are what the types say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from underlap import report
 
@@ -13,10 +14,11 @@ ROOT = Path(__file__).parent.parent.parent
 TOOL = runpy.run_path(str(ROOT / "tools" / "report_docs.py"))
 
 
-def test_the_page_is_up_to_date():
-    expected = TOOL["page"]((ROOT / "src" / "underlap" / "report.py").read_text(encoding="utf-8"))
-    # To regenerate: python tools/report_docs.py > docs/report.md
-    assert (ROOT / "docs" / "report.md").read_text(encoding="utf-8") == expected
+@pytest.mark.parametrize("name", ["report", "judgement"])
+def test_the_page_is_up_to_date(name):
+    expected = TOOL["page"]((ROOT / "src" / "underlap" / f"{name}.py").read_text(encoding="utf-8"), name)
+    # To regenerate: python tools/report_docs.py NAME > docs/NAME.md
+    assert (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") == expected
 
 
 def test_the_page_has_every_field_of_every_record():

@@ -15,7 +15,7 @@ from tests.render import hand_written
 from tests.render.hand_written import HOSTILE, MS, family, many_ranks_report, one_rank_report, part, replace
 from underlap.render import terminal
 from underlap.render.terminal import print_report, render
-from underlap.report import CauseRow, FindingRow, NoteRow, PartSummary, UnmatchedRow, Verdict
+from underlap.report import CauseRow, FindingRow, IdleCauseRow, NoteRow, PartSummary, UnmatchedRow, Verdict
 
 
 @pytest.fixture(params=hand_written.ALL.values(), ids=hand_written.ALL.keys())
@@ -319,6 +319,16 @@ def test_the_headline_comes_right_after_what_was_analyzed():
 def test_causes_are_listed_with_the_share_that_has_one():
     line = next(line for line in screen(explained(one_rank_report())).splitlines() if line.startswith("exposed because"))
     assert line == "exposed because: late_launch 75.0 %, unknown 25.0 %; cause known for 75.0 %"
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.2, True), (0.19, False)])
+def test_causes_of_idle_time_have_a_line_where_idle_is_large(share, shown):
+    report = one_rank_report()
+    idle = replace(report.summary.idle, share_of_span=share)
+    rows = [IdleCauseRow(cause=cause, idle_ns=MS, share=part) for cause, part in (("host_busy", 0.9), ("input", 0.1))]
+    text = screen(replace(report, summary=replace(report.summary, idle=idle), idle_causes=rows))
+
+    assert ("idle because: host_busy 90.0 %, input 10.0 %" in text.splitlines()) == shown
 
 
 def test_findings_say_what_to_try_and_leave_room_for_notes():

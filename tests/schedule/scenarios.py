@@ -87,7 +87,8 @@ def workloads(draw: st.DrawFn, layout: Layout) -> Workload:
     mbs, count = draw(st.sampled_from((1, 2))), draw(st.sampled_from((2, 4)))
     if layout.schedule == "dualpipev":
         count = 4
-    kind = draw(st.sampled_from(("train", "train", "train", "prefill", "decode")))
+    # A cache divided over ranks is not modeled.
+    kind = draw(st.sampled_from(("train", "train", "train", "prefill", "decode" if layout.cp == 1 else "prefill")))
     if kind == "train":
         return Train(
             gbs=replicas * mbs * count,
@@ -98,7 +99,8 @@ def workloads(draw: st.DrawFn, layout: Layout) -> Workload:
         )
     if kind == "prefill":
         return Prefill(batch=replicas * mbs * count, mbs=mbs, seq=64)
-    return Decode(batch=replicas * mbs * count, mbs=mbs, context=63)
+    mbs = 2 if layout.sp else mbs  # one token each, which tp divides
+    return Decode(batch=replicas * mbs * count, mbs=mbs, context=64)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,6 +112,15 @@ def test_prefetch_gathers_the_next_layer_before_this_one_computes_and_doubles_th
     assert made.pools["gathered"] == 2 * before.pools["gathered"]
 
 
+@pytest.mark.parametrize("policy", ["tp=split_batch,fsdp=prefetch", "tp=decompose:2,fsdp=prefetch:2"])
+def test_layers_in_parts_or_chunks_still_have_their_weights_prefetched(policy: str) -> None:
+    before = trained(Layout(tp=2, fsdp=2, pp=2), mbs=1)
+    made = applied(before, policy)
+    validate(made)
+    check_kept(before, made)
+    assert made.pools["gathered"] > before.pools["gathered"]
+
+
 def test_buckets_are_issued_within_the_last_backward_and_waited_for_before_the_optimizer() -> None:
     made = applied(trained(Layout(dp=2)), "dp=bucket:1kB")
     steps = [step.block for step in made.roles[0].program]
@@ -126,6 +135,25 @@ def test_a_bucket_as_large_as_everything_is_one_collective_that_nothing_hides() 
     assert sum(step.block.startswith("bucket.") for step in made.roles[0].program) == 1
 
 
+def test_in_pairs_the_all_to_alls_of_one_micro_batch_lie_beside_compute_of_the_other() -> None:
+    made = applied(trained(Layout(dp=2, ep=2), experts=True, count=3), "ep=pair_forward_backward")
+    (name,) = [name for name in made.blocks if name.startswith("paired")]
+    assert sum(step.block == name for step in made.roles[0].program) == 2 * 4  # two pairs of micro-batches, four layers
+    assert between(made, name, "experts.combine", "backward")[:2] == ["forward/attention.norm", "forward/attention.qkv"]
+    assert "weight_grad/experts.down" in between(made, name, "experts.dispatch", "forward")
+    assert "forward/experts.down" in between(made, name, "experts.dispatch", "backward")
+    assert "backward/attention.core" in between(made, name, "experts.combine", "forward")
+
+
+def test_pairs_go_through_layers_in_opposite_directions_and_keep_two_layers_weights_at_a_time() -> None:
+    before = trained(Layout(fsdp=2, tp=2), count=2)
+    made = applied(before, "tp=pair_forward_backward")
+    steps = [step for step in made.roles[0].program if step.block.startswith("paired")]
+    assert [(step.place.layer, step.second.layer) for step in steps] == [(0, 3), (1, 2), (2, 1), (3, 0)]
+    assert {(step.place.micro_batch, step.second.micro_batch) for step in steps} == {(1, 0)}
+    assert made.pools["gathered"] == 2 * before.pools["gathered"]
+
+
 @pytest.mark.parametrize(
     ("layout", "text", "reason"),
     [
@@ -135,11 +163,28 @@ def test_a_bucket_as_large_as_everything_is_one_collective_that_nothing_hides() 
         (Layout(cp=2, context="ulysses"), "cp=ring", "use context=ring"),
         (Layout(tp=2), "ep=shared_expert", "no layer has shared experts"),
         (Layout(tp=2), "pp=async_p2p", "one stage only"),
+        (Layout(tp=2), "tp=decompose:2+split_batch", "in chunks of rows already"),
+        (Layout(pp=2), "pp=delay_wgrad", "use schedule=zb-h1"),
+        (Layout(dp=2), "tp=pair_forward_backward", "no layer communicates over tp"),
     ],
 )
 def test_a_pass_without_its_precondition_says_what_is_missing(layout: Layout, text: str, reason: str) -> None:
     (refusal,) = apply(trained(layout), parse_policy(text)).refused
     assert reason in refusal.reason
+
+
+def test_pairs_are_refused_with_full_recomputation_for_one_micro_batch_and_for_split_layers() -> None:
+    layout = Layout(tp=2)
+
+    def reason(made: Plan, text: str) -> str:
+        return apply(made, parse_policy(text)).refused[-1].reason
+
+    full = plan(DENSE, layout, Train(gbs=2, mbs=1, seq=64, recompute="full"), domain=8)
+    assert "use recompute=selective or none" in reason(full, "tp=pair_forward_backward")
+    assert "use more micro-batches" in reason(trained(layout, count=1), "tp=pair_forward_backward")
+    assert "leave split_batch or prefetch out" in reason(trained(layout), "tp=split_batch+pair_forward_backward")
+    assert "leave pair_forward_backward out" in reason(trained(Layout(tp=2, fsdp=2)), "tp=pair_forward_backward,fsdp=prefetch")
+    assert "already" in reason(trained(layout), "tp=pair_forward_backward,pp=pair_forward_backward")
 
 
 def test_a_micro_batch_of_one_sequence_is_split_by_position_and_backward_from_the_end() -> None:

@@ -74,17 +74,24 @@ def _data_path(graph: Graph, inside: np.ndarray, work: Int64) -> int:
     rows = np.flatnonzero(inside)
     if len(rows) == 0:
         return 0
+    edges = graph.edges
+    within = np.concatenate([inside, np.zeros(len(graph) - len(inside), dtype=bool)])
+    hard = (edges.kind == EdgeKind.EVENT) | (edges.grade == Grade.DATA)
+    hard &= within[edges.source] & within[edges.target]
+    longest = int(work[rows].max())
+    # What no such edge touches is a path of its own.
+    rows = np.unique(np.concatenate([edges.source[hard], edges.target[hard]]))
+    if len(rows) == 0:
+        return longest
+    rows = rows[np.lexsort((graph.end_ns[rows], graph.start_ns[rows]))]
     place = np.full(len(graph), NONE, dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    edges = graph.edges
-    hard = (edges.kind == EdgeKind.EVENT) | (edges.grade == Grade.DATA)
-    hard &= (place[edges.source] >= 0) & (place[edges.target] >= 0)
     plan = replay.network(
         np.full(len(rows), NONE, dtype=np.int32),
         work[rows],
         edges=(place[edges.source[hard]], place[edges.target[hard]], np.zeros(int(hard.sum()), dtype=np.int64)),
     )
-    return int(replay.replay(plan).end_ns.max())
+    return max(longest, int(replay.replay(plan).end_ns.max()))
 
 
 def _busiest_link(timeline: Timeline, inside: np.ndarray, work: Int64) -> int:
@@ -94,6 +101,7 @@ def _busiest_link(timeline: Timeline, inside: np.ndarray, work: Int64) -> int:
         return 0
     group = np.append(timeline.collectives.group, NONE)[ops.collective[rows]].astype(np.int64)
     _, link = np.unique(np.column_stack((ops.rank[rows], group)), axis=0, return_inverse=True)
-    total = np.zeros(int(link.max()) + 1, dtype=np.int64)
-    np.add.at(total, link.ravel(), work[rows])
-    return int(total.max())
+    link = link.ravel()
+    # Transfers of one group at the same time share their link: each is longer for the other, and their sum is not the link's.
+    begin, end = ops.end_ns[rows] - work[rows], ops.end_ns[rows]
+    return max(intervals.length(intervals.union(begin[link == at], end[link == at])) for at in range(int(link.max()) + 1))

@@ -35,6 +35,8 @@ class Bubble:
     """(p-1)/(m+p-1) of the step, if the schedule is GPipe or plain 1F1B; None where p or m is unknown."""
     waiting_share: dict[int, float]
     """Rank -> share of its steps in which it waits for another stage and transfers nothing with it; unknown ranks are absent."""
+    waiting_ns: dict[int, int]
+    """The same in nanoseconds, over all steps."""
     how: str
 
 
@@ -76,8 +78,18 @@ def bubbles(timeline: Timeline, calls: Calls, times: CallTimes, steps: Steps, me
         stages = len(ranks) if ranks is not None else None
         count, how = _micro_batches(timeline, calls, times, steps, met, rows)
         ideal = None if stages is None or count is None else (stages - 1) / (count + stages - 1)
-        shares = _waiting_shares(calls, times, steps, met, rows)
-        found.append(Bubble(group=group, stages=stages, micro_batches=count, ideal_share=ideal, waiting_share=shares, how=how))
+        waiting = _waiting(calls, times, steps, met, rows)
+        found.append(
+            Bubble(
+                group=group,
+                stages=stages,
+                micro_batches=count,
+                ideal_share=ideal,
+                waiting_share={rank: own / span for rank, (own, span) in waiting.items()},
+                waiting_ns={rank: own for rank, (own, _) in waiting.items()},
+                how=how,
+            )
+        )
     return tuple(found)
 
 
@@ -115,8 +127,9 @@ def _micro_batches(
     return count, f"{count} sends per step between neighbors; the formula holds if the schedule is GPipe or plain 1F1B"
 
 
-def _waiting_shares(calls: Calls, times: CallTimes, steps: Steps, met: Rendezvous, rows: Int64) -> dict[int, float]:
-    shares = {}
+def _waiting(calls: Calls, times: CallTimes, steps: Steps, met: Rendezvous, rows: Int64) -> dict[int, tuple[int, int]]:
+    """Rank -> (waiting for another stage, length of its steps)."""
+    found = {}
     for rank in np.unique(calls.table.rank[rows]).tolist():
         own = rows[calls.table.rank[rows] == rank]
         spans = np.array([(step.start_ns, step.end_ns) for step in steps.steps if step.rank == rank], dtype=np.int64)
@@ -126,5 +139,5 @@ def _waiting_shares(calls: Calls, times: CallTimes, steps: Steps, met: Rendezvou
         waiting = intervals.union(times.start[own], met.wait_end[own])
         moving = intervals.union(met.wait_end[own], times.end[own])
         only = intervals.intersect(intervals.subtract(waiting, moving), spans)
-        shares[rank] = intervals.length(only) / intervals.length(spans)
-    return shares
+        found[rank] = (intervals.length(only), intervals.length(spans))
+    return found

@@ -17,7 +17,8 @@ from underlap.report import InstanceRow
 from underlap.timeline import UNKNOWN_NS, Timeline
 
 if TYPE_CHECKING:
-    # rendezvous uses CallTimes.
+    # These use CallTimes.
+    from underlap.analyze.issue import Issue
     from underlap.analyze.rendezvous import Rendezvous
 
 OUTLIER_FACTOR = 3
@@ -93,7 +94,13 @@ def outliers(calls: Calls, family: NDArray[np.int32], times: CallTimes) -> NDArr
 
 
 def instance_rows(
-    timeline: Timeline, calls: Calls, steps: Steps, times: CallTimes, outlier: NDArray[np.bool_], met: Rendezvous
+    timeline: Timeline,
+    calls: Calls,
+    steps: Steps,
+    times: CallTimes,
+    outlier: NDArray[np.bool_],
+    met: Rendezvous,
+    issued: Issue,
 ) -> list[InstanceRow]:
     """The instance table of the report: the calls inside the window, in order of start."""
     ops, labels = timeline.ops, steps.labels
@@ -126,6 +133,9 @@ def instance_rows(
                 hidden_ns=int(times.hidden[at]),
                 exposed_ns=int(times.exposed[at]),
                 launch_ns=None if launch == UNKNOWN_NS else launch,
+                lead_ns=_known(int(issued.lead[at])),
+                held_ns=_known(int(issued.held[at])),
+                behind=None if issued.behind[at] < 0 else timeline.names[ops.name[issued.behind[at]]],
                 call_site=timeline.name_of(int(table.call_site[at])),
                 step=labels.get(int(steps.of_op[op])),
                 kernel=timeline.names[ops.name[op]],

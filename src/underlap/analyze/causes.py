@@ -8,15 +8,17 @@ judged by timing here, which the grade says. Not decided here: what would be won
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from underlap import intervals
+from underlap.analyze import latencies
 from underlap.analyze.accounting import DeviceSets
+from underlap.analyze.host_time import HostTime
+from underlap.analyze.latencies import Latencies
 from underlap.columns import NONE, Int64
-from underlap.timeline import UNKNOWN_NS, HostKind, OpClass, Operations, Timeline
+from underlap.timeline import UNKNOWN_NS, OpClass, Operations, Timeline
 
 CAUSES = (
     "window_entry",
@@ -35,12 +37,11 @@ CAUSES = (
     "unknown",
 )
 """In the order of DESIGN section 5. queued_behind is looked for last: it takes the tail of what another cause would get, and
-keeps that one as `inherited`. stretched, latency_bound and fabric_bound need more than one trace tells, and are not given yet."""
+keeps that one as `inherited`. stretched, latency_bound and fabric_bound need more than one slice shows: `transfer_causes`
+takes their part of dependent and too_little_compute afterwards."""
 
 _COMMUNICATES = (OpClass.COMMUNICATION, OpClass.WAIT)
 _COMPUTES = (OpClass.COMPUTE, OpClass.FUSED)
-# Runtime calls in which the host waits for the device or for memory, besides the synchronizations.
-_BLOCKING = re.compile(r"(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostRegister|MemGetInfo)(?!Async)|cuMemAlloc|cuMemFree")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +52,14 @@ class Slice:
     end_ns: int
     cause: str
     inherited: str | None
-    """For queued_behind: what would be the cause without the queue."""
+    """For queued_behind, stretched, latency_bound and fabric_bound: what the cause would be without."""
     call: int
     """The call of a collective (row of `Timeline.collectives`) that ends last in the slice; -1 if unknown."""
     evidence: int
     """The operation (row of `Timeline.ops`) that the decision rests on; -1 where there is none."""
     grade: str | None
-    """order: the same lane. timing: inferred from start and end times. Null where no dependence was claimed."""
+    """sync: waits for its event. order: the same lane. timing: inferred from start and end times. Null where no dependence was
+    claimed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,36 +71,13 @@ class Waiting:
     bubble: Int64 = dataclasses.field(default_factory=lambda: intervals.EMPTY)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Latencies:
-    """What is usual on a device, read off its own trace; None where the trace has too few samples."""
+def noise(usual: Latencies, resolution_ns: int) -> int:
+    """Up to how long two operations may seem to run side by side, in ns, though one followed the other.
 
-    launch_ns: int | None
-    """Median from launch call to start, of kernels launched to an idle lane, those of graphs apart."""
-    gap_ns: int | None
-    """Median from end to start between neighbors in a lane, where the later one had long been launched."""
-
-
-_FEWEST = 8
-
-
-def latencies(ops: Operations) -> Latencies:
-    """See `Latencies`. `ops` is one device."""
-    launch, gaps = [], []
-    # The kernels of a graph share one launch call: when they start is the graph's order, not latency.
-    _, call, kernels_of_call = np.unique(ops.launch_ns, return_inverse=True, return_counts=True)
-    sharing = kernels_of_call[call]
-    for lane in np.unique(ops.lane):
-        rows = np.flatnonzero((ops.lane == lane) & (ops.launch_ns != UNKNOWN_NS))
-        rows = _in_order(ops, rows)
-        before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ops.end_ns[rows])[:-1]))
-        kernels = ops.op_class[rows] != OpClass.COPY
-        alone = kernels & (sharing[rows] == 1)
-        launch.append((ops.start_ns[rows] - ops.launch_ns[rows])[alone & (before < ops.launch_ns[rows])])
-        # Launched at least 50 us before the neighbor ended: what is left is the device's own gap.
-        queued = kernels & (ops.launch_ns[rows] + 50_000 < before)
-        gaps.append((ops.start_ns[rows] - before)[queued & (ops.start_ns[rows] >= before)])
-    return Latencies(launch_ns=_median(launch), gap_ns=_median(gaps))
+    Both ends are rounded to the resolution of the trace, and nine in ten queued operations of the device follow the one
+    before within `lane_most`: an overlap that is no longer tells nothing.
+    """
+    return max(2 * resolution_ns, usual.lane_most)
 
 
 def _in_order(ops: Operations, rows: Int64) -> Int64:
@@ -107,18 +86,23 @@ def _in_order(ops: Operations, rows: Int64) -> Int64:
     return order
 
 
-def _median(parts: Sequence[Int64]) -> int | None:
-    values = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-    return int(np.median(values)) if len(values) >= _FEWEST else None
-
-
-def device_causes(timeline: Timeline, rows: Int64, sets: DeviceSets, stretches: Int64, waiting: Waiting | None) -> list[Slice]:
+def device_causes(
+    timeline: Timeline,
+    rows: Int64,
+    sets: DeviceSets,
+    stretches: Int64,
+    waiting: Waiting | None,
+    *,
+    host: HostTime | None = None,
+    awaited: Mapping[int, frozenset[int]] | None = None,
+) -> list[Slice]:
     """The exposed time of one device inside the window, cut into slices with one cause each, in order of time.
 
-    `rows` are the device's operations. `waiting` is None where waiting cannot be told from transfer.
+    `rows` are the device's operations. `waiting` is None where waiting cannot be told from transfer. `awaited` are the
+    operations whose events an operation waits for.
     """
     exposed = intervals.intersect(sets.exposed, stretches) if len(stretches) else intervals.EMPTY
-    device = _Device(timeline, rows)
+    device = _Device(timeline, rows, host or HostTime(timeline), awaited or {})
     slices: list[Slice] = []
     for cause, part in _waiting_parts(waiting):
         for start, end in intervals.intersect(exposed, part).tolist():
@@ -138,12 +122,26 @@ def _waiting_parts(waiting: Waiting | None) -> list[tuple[str, Int64]]:
 class _Device:
     """One device's operations, in the orders that the decisions need."""
 
-    def __init__(self, timeline: Timeline, rows: Int64) -> None:
+    def __init__(self, timeline: Timeline, rows: Int64, host: HostTime, awaited: Mapping[int, frozenset[int]]) -> None:
         ops = timeline.ops
-        self._timeline = timeline
         self._ops = ops
-        self._usual = latencies(ops.take(rows))
-        self._on_cpu = any(info.on_cpu for info in timeline.ranks if len(rows) and info.rank == int(ops.rank[rows[0]]))
+        self._collectives = timeline.collectives
+        self._host = host
+        self._awaited = awaited
+        own = ops.take(rows)
+        self._rows = rows
+        self._by_end = np.argsort(own.end_ns, kind="stable")
+        info = next((info for info in timeline.ranks if len(rows) and info.rank == int(ops.rank[rows[0]])), None)
+        resolution = info.resolution_ns if info else 1
+        self._on_cpu = info is not None and info.on_cpu
+        if self._on_cpu:
+            # The call of a collective is its launch.
+            own = own.replace(launch_ns=np.append(timeline.collectives.issue_ns, UNKNOWN_NS)[own.collective])
+        self._own = own
+        self._usual = latencies.of_rank(own, resolution)
+        self._launch = latencies.usual_launch(self._usual)
+        self._some_launch = bool((own.launch_ns != UNKNOWN_NS).any())
+        self._noise = noise(self._usual, resolution)
         compute = rows[np.isin(ops.op_class[rows], _COMPUTES)]
         self._compute = _in_order(ops, compute)
         self._compute_start = ops.start_ns[self._compute]
@@ -154,32 +152,53 @@ class _Device:
         self._talk_reach = np.maximum.accumulate(ops.end_ns[self._talk]) if len(talk) else talk
         self._queued = self._queueing()
         self._hidden_calls = self._overlapping()
-        self._blocked: dict[int, Int64] = {}
 
     def _queueing(self) -> dict[int, int]:
         """Per communication row that stood behind another one in its lane: for how long, since it could have started."""
         result: dict[int, int] = {}
-        ops = self._ops
-        usual = self._usual.launch_ns or 0
-        last: dict[int, int] = {}
-        for row in self._talk.tolist():
-            lane = int(ops.lane[row])
-            before = last.get(lane)
-            last[lane] = row
-            launch = int(ops.launch_ns[row])
-            if before is None or launch == UNKNOWN_NS:
-                continue
-            ready = max(launch + usual, int(ops.start_ns[before]))
-            gap = int(ops.start_ns[row] - ops.end_ns[before])
-            if 0 <= gap <= 2 * (self._usual.gap_ns or usual) and ops.end_ns[before] > ready:
-                result[row] = int(ops.start_ns[row]) - ready
+        ops, own = self._ops, self._own
+        # Directly behind it: with a kernel between them in the lane, it stood behind that.
+        previous = latencies.previous_in_lane(own)
+        after = np.flatnonzero(np.isin(own.op_class, _COMMUNICATES) & (previous >= 0))
+        after = after[np.isin(own.op_class[previous[after]], _COMMUNICATES)]
+        for lane in np.unique(own.lane[after]).tolist():
+            rows = after[own.lane[after] == lane]
+            usual = latencies.queue_gap(own, previous[rows], rows)
+            usual = (self._usual.lane or self._launch) if usual is None else usual
+            for before, row in zip(self._rows[previous[rows]].tolist(), self._rows[rows].tolist(), strict=True):
+                ready = self._ready_to_start(row, int(ops.start_ns[before]))
+                if ready is None:
+                    continue
+                gap = int(ops.start_ns[row] - ops.end_ns[before])
+                if 0 <= gap <= 2 * usual and ops.end_ns[before] > ready:
+                    result[row] = int(ops.start_ns[row]) - ready
         return result
 
+    def _ready_to_start(self, row: int, since: int) -> int | None:
+        """When a communication could have started, `since` at least; None where that is unknown."""
+        if self._on_cpu:
+            # The call of a collective is its launch, and what the thread had not computed by then it cannot need.
+            called = int(self._collectives.issue_ns[self._ops.collective[row]])
+            return None if called == UNKNOWN_NS else max(called, since)
+        submitted = self._submitted(row)
+        return None if submitted is None else self._inputs_ready(row, max(submitted, since))
+
+    def _inputs_ready(self, row: int, since: int) -> int:
+        """When what a communication may have waited for was over, `since` at least: what another lane ran until then and was
+        launched before it may have made its input. What was launched later cannot have."""
+        ops, own = self._ops, self._own
+        low, high = np.searchsorted(own.end_ns[self._by_end], [since, int(ops.start_ns[row])], side="right")
+        ended = self._by_end[low:high]
+        # Of two that were launched before the recording began, nobody knows which was first.
+        before = own.launch_ns[ended] <= ops.launch_ns[row]
+        needed = ended[(own.lane[ended] != ops.lane[row]) & before]
+        return int(own.end_ns[needed[-1]]) if len(needed) else since
+
     def _overlapping(self) -> set[int]:
-        """Communication rows beside which some compute ran."""
+        """Communication rows beside which compute ran for longer than the noise of the trace."""
         compute = intervals.union(self._ops.start_ns[self._compute], self._ops.end_ns[self._compute])
         hidden = intervals.covered(self._talk_start, self._ops.end_ns[self._talk], compute)
-        return set(self._talk[hidden > 0].tolist())
+        return set(self._talk[hidden > self._noise].tolist())
 
     def _running(self, start: int, end: int) -> list[int]:
         """Communication rows that run somewhere in [start, end)."""
@@ -205,7 +224,9 @@ class _Device:
             return [self.slice(start, end, "unknown")]
         at = int(np.searchsorted(self._compute_start, start, side="left"))
         if at == len(self._compute):
-            return self._behind_queue(start, end, running, "too_little_compute", NONE, None)
+            # It has run out; where none was ever recorded on this device, the recording may lack it.
+            cause = "too_little_compute" if len(self._compute) else "unknown"
+            return self._behind_queue(start, end, running, cause, NONE, None)
         following = int(self._compute[at])
         ready = self._submitted(following)
         if ready is None:
@@ -214,8 +235,7 @@ class _Device:
         slices = self._host_late(start, border, following) if border > start else []
         over, needed = self._over_before(border, end, following)
         if over > border:
-            cause, grade = self._submitted_but_idle(following, needed)
-            slices += self._behind_queue(border, over, needed, cause, following, grade)
+            slices += self._held_by(border, over, needed, following)
         if end > over:
             # It started while this communication still ran, so it did not need its result; its own lane held it.
             slices += self._behind_queue(over, end, self._running(over, end), "serialized", following, "order")
@@ -235,18 +255,15 @@ class _Device:
         launch = int(self._ops.launch_ns[row])
         if launch == UNKNOWN_NS:
             # Without its launch, beside others that have theirs, it was launched before the recording began.
-            return int(np.iinfo(np.int64).min) if self._usual.launch_ns is not None or self._some_launch() else None
+            return int(np.iinfo(np.int64).min) if self._some_launch else None
         # An operation that starts as soon as is usual after its launch was not held by anything else.
-        return launch + (self._usual.launch_ns or 0)
-
-    def _some_launch(self) -> bool:
-        return bool((self._ops.launch_ns != UNKNOWN_NS).any())
+        return launch + self._launch
 
     def _host_late(self, start: int, end: int, following: int) -> list[Slice]:
         """The host had not submitted `following` yet: blocked, or busy elsewhere."""
         if self._on_cpu:
             return self._host_late_on_cpu(start, end, following)
-        blocked = intervals.clip(self._blocking(int(self._ops.thread[following])), start, end)
+        blocked = intervals.clip(self._host.blocked(int(self._ops.thread[following])), start, end)
         slices = [self.slice(low, high, "throttled", evidence=following) for low, high in blocked.tolist()]
         free = intervals.complement(blocked, start, end)
         return slices + [self.slice(low, high, "late_launch", evidence=following) for low, high in free.tolist()]
@@ -256,28 +273,48 @@ class _Device:
         over, needed = self._over_before(start, end, following)
         slices = []
         if over > start:
-            cause = "too_little_compute" if self._hidden_calls.intersection(needed) else "dependent"
-            slices += self._behind_queue(start, over, needed, cause, following, "timing")
+            slices += self._over_on_cpu(start, over, needed, following)
         if end > over:
             slices.append(self.slice(over, end, "late_launch", evidence=following))
         return slices
 
-    def _blocking(self, thread: int) -> Int64:
-        if thread not in self._blocked:
-            host, names = self._timeline.host, self._timeline.names
-            named = [at for at, name in enumerate(names) if _BLOCKING.match(name)]
-            rows = (host.thread == thread) & ((host.kind == HostKind.SYNC) | np.isin(host.name, named))
-            self._blocked[thread] = intervals.union(host.start_ns[rows], host.end_ns[rows])
-        return self._blocked[thread]
+    def _over_on_cpu(self, start: int, end: int, needed: list[int], following: int) -> list[Slice]:
+        """The thread went on when the communication was over. Where the call was not asynchronous it had no choice."""
+        last = max(needed, key=lambda row: self._ops.end_ns[row])
+        if self._collectives.asynchronous[self._ops.collective[last]] == 0:
+            return self._behind_queue(start, end, needed, "serialized_or_dependent", following, "order")
+        return self._ran_out_or_needed(start, end, needed, following)
 
-    def _submitted_but_idle(self, following: int, running: list[int]) -> tuple[str, str | None]:
+    def _held_by(self, start: int, end: int, running: list[int], following: int) -> list[Slice]:
         """The next compute was there and did not start before the communication was over."""
         ops = self._ops
         if int(ops.lane[following]) in {int(ops.lane[row]) for row in running}:
-            return "serialized_or_dependent", "order"
-        if self._hidden_calls.intersection(running):
-            return "too_little_compute", "timing"
-        return "dependent", "timing"
+            return self._behind_queue(start, end, running, "serialized_or_dependent", following, "order")
+        return self._ran_out_or_needed(start, end, running, following)
+
+    def _ran_out_or_needed(self, start: int, end: int, running: list[int], following: int) -> list[Slice]:
+        """As long as calls run that compute ran beside, it ran out; what only calls fill that met none is needed at once."""
+        hidden = [row for row in running if row in self._hidden_calls]
+        bare = [row for row in running if row not in self._hidden_calls]
+        last = max(running, key=lambda row: self._ops.end_ns[row])
+        queued = min(self._queued.get(last, 0), end - start)
+        if queued > 0:
+            # What ends last, and was waited for, had stood in a queue while the others ran: so much earlier it could have ended.
+            self._queued[last] -= queued
+            inherited = "too_little_compute" if last in self._hidden_calls else "dependent"
+            rest = self._ran_out_or_needed(start, end - queued, running, following) if end - queued > start else []
+            return [
+                *rest,
+                self.slice(end - queued, end, "queued_behind", evidence=last, grade="order", inherited=inherited),
+            ]
+        until = min(max((int(self._ops.end_ns[row]) for row in hidden), default=start), end)
+        slices = []
+        if until > start:
+            slices += self._behind_queue(start, until, hidden, "too_little_compute", following, "timing")
+        if end > until:
+            awaited = self._awaited.get(following, frozenset()).intersection(bare)
+            slices += self._behind_queue(until, end, bare, "dependent", following, "sync" if awaited else "timing")
+        return slices
 
     def _behind_queue(
         self, start: int, end: int, running: list[int], cause: str, evidence: int, grade: str | None

@@ -17,7 +17,18 @@ from underlap.analyze.calls import CallTimes
 from underlap.analyze.estimates import FEWEST, Estimate
 from underlap.analyze.groups import Calls
 from underlap.analyze.positions import Samples, samples
-from underlap.analyze.slowdown import SIZES, Effect, Word, apparent_ratio, by_position, by_strata, fixed, judged, size_class
+from underlap.analyze.slowdown import (
+    SIZES,
+    Effect,
+    Word,
+    apparent_ratio,
+    by_position,
+    by_strata,
+    drifts,
+    fixed,
+    judged,
+    size_class,
+)
 from underlap.analyze.slower_calls import CallSlowdown, call_slowdowns
 from underlap.analyze.steps import Selection, Steps
 from underlap.columns import Int32, Int64
@@ -110,6 +121,10 @@ class Contention:
     communication_blocks: int | None
     """The largest grid of a communication kernel, in blocks. NCCL keeps one multiprocessor per block to itself."""
     net: NetGain
+    samples: Samples = dataclasses.field(compare=False, repr=False)
+    """The compute kernels compared."""
+    effect: Effect | None = dataclasses.field(compare=False, repr=False)
+    """None where nothing could be compared."""
 
 
 def contention(
@@ -127,7 +142,8 @@ def contention(
     effect = by_position(found) or by_strata(timeline, found)
     compute = _without_effect(timeline, found) if effect is None else _slowdown(found, effect)
     hidden = sum(int(sets[key].amounts(stretches)["hidden"].sum()) for key, stretches in selection.stretches.items())
-    communication = tuple(call_slowdowns(calls, times, family_of_call, transfer_ns))
+    alike = effect is not None and effect.placebo is not None and not drifts(effect.ratio, effect.placebo)
+    communication = tuple(call_slowdowns(calls, times, family_of_call, transfer_ns, alike=alike))
     rows = effect if effect is not None and compute.cost_ns is not None else None
     return Contention(
         compute=compute,
@@ -136,6 +152,8 @@ def contention(
         communication=communication,
         communication_blocks=_most_blocks(timeline, np.flatnonzero(selection.counted & _communicates(timeline))),
         net=net_gain(hidden, compute, communication),
+        samples=found,
+        effect=effect,
     )
 
 

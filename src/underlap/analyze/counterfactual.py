@@ -2,15 +2,19 @@
 
     lever            taken away                                            a promise is at most
     late_peers       waiting for peers that arrive later                   all waiting
+    stragglers       what a late rank does more than the first one         all waiting, of the rank that waits longest
+    queue            standing behind another collective in a lane          exposed
     host             the host's own work, and delays after it              idle + exposed
     serialization    the order of compute and communication in one lane    exposed
     contention       what compute and communication slow each other        the stretch
     communication    transfers (hidden behind something independent)       exposed on the critical path
     all together                                                           window - lower bound
 
-What no edge explains keeps its delay, and unknown dependences are kept: that makes it a promise. With them gone it is only
-the ceiling "if independent". Gains do not add up: what is left is the interaction. A promise that rests on more than 20 %
-unexplained path is a range up to its bound, or unknown where there is no bound.
+What no edge explains keeps its delay. The low end of a promise keeps unknown dependences: what had merely ended before an
+operation started may have been needed by it. At its high end these are gone, so a range says how much hangs on them. With the
+inferred ones gone as well it is only the ceiling "if independent"; what sending nothing would win is a ceiling too, as no
+schedule does it. Gains do not add up: what is left is the interaction. A promise that rests on more than 20 % unexplained path
+is a range up to its bound, or unknown where there is no bound.
 Not modeled: what a lever costs, and whether there is a way to pull it.
 """
 
@@ -24,7 +28,8 @@ import numpy as np
 
 from underlap.analyze import rebuilt
 from underlap.analyze.critical_path import CriticalPath
-from underlap.analyze.graph import Grade, Graph
+from underlap.analyze.evened import Evened
+from underlap.analyze.graph import EdgeKind, Grade, Graph
 from underlap.analyze.rebuilt import Changes
 from underlap.columns import Int64
 from underlap.timeline import Timeline
@@ -55,7 +60,7 @@ class Limits:
     """What bounds the promises, in ns of the window; None where it is not known."""
 
     waiting_ns: int | None
-    """Sum over the ranks' known waiting."""
+    """The final rank's known waiting."""
     idle_ns: int
     """Of the final rank, like `exposed_ns`."""
     exposed_ns: int
@@ -63,6 +68,8 @@ class Limits:
     stretch_ns: int | None
     lower_bound_ns: int
     """No schedule is shorter."""
+    longest_waiting_ns: int | None = None
+    """Of the rank that waits longest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +103,13 @@ class Waterfall:
     levers: tuple[Lever, ...]
     """One at a time, in the order of causes."""
     joint: Lever
+    """All but `stragglers`, which is the only one that takes compute away."""
     interaction_ns: int | None
     """joint - sum of the single ones (of their low ends); None where the joint gain is unknown."""
     if_independent: Lever
-    """The ceiling."""
+    """The ceiling of hiding."""
+    if_nothing_sent: Lever
+    """The ceiling of sending less."""
     explained: Explained
 
 
@@ -109,7 +119,7 @@ def explained(graph: Graph, path: CriticalPath) -> Explained:
     arrival = graph.end_ns[edges.source] + edges.lag_ns
     near = np.zeros((2, len(graph) + 1), dtype=bool)
     close = graph.start_ns[edges.target] - arrival <= EXPLAINED_WITHIN_NS
-    real = edges.grade != Grade.TIMING
+    real = edges.grade < Grade.TIMING
     near[0, edges.target[close & real]] = True
     near[1, edges.target[close & ~real]] = True
     segments = path.segments
@@ -127,6 +137,7 @@ def waterfall(
     stretches: Mapping[tuple[int, int], Int64],
     limits: Limits,
     isolated: Isolated | None = None,
+    evened: Evened | None = None,
 ) -> Waterfall:
     """Every lever of the window, one at a time and jointly."""
     part = rebuilt.window(timeline, graph, stretches)
@@ -137,46 +148,89 @@ def waterfall(
         return observed - rebuilt.length(timeline, graph, part, Changes(**changes))
 
     def lever(name: str, bound: int | None, **changes: Any) -> Lever:
-        return _promise(name, gain(**changes), bound, rests)
+        return _promise(name, (gain(**changes), gain(**changes, possible=False)), bound, rests)
 
+    no_waiting = "waiting is not known: peers are missing or unmatched"
+    known = limits.waiting_ns is not None
     levers = (
-        lever("late_peers", limits.waiting_ns, waiting=False)
-        if limits.waiting_ns is not None
-        else _unknown("late_peers", None, "waiting is not known: peers are missing or unmatched"),
+        lever("late_peers", limits.waiting_ns, waiting=False) if known else _unknown("late_peers", None, no_waiting),
+        lever("stragglers", limits.longest_waiting_ns, evened=evened)
+        if evened is not None and limits.longest_waiting_ns is not None
+        else _unknown("stragglers", None, no_waiting),
+        _queue(timeline, graph, limits, gain, rests),
         lever("host", limits.idle_ns + limits.exposed_ns, host=0.0),
         lever("serialization", limits.exposed_ns, serialized=False),
         _contention(timeline, isolated, limits, gain, rests),
         lever("communication", limits.exposed_on_path_ns, communication=False),
     )
-    everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "communication": False}
+    everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "communication": False, "queued": False}
     if isolated is not None:
         everything["work_ns"] = isolated.high_ns
     joint = lever("all", max(observed - limits.lower_bound_ns, 0), **everything)
-    independent = gain(possible=False, inferred=False)
-    single = sum(one.low_ns or 0 for one in levers)
+    single = sum(one.low_ns or 0 for one in levers if one.name != "stragglers")
     return Waterfall(
         observed_ns=observed,
         levers=levers,
         joint=joint,
         interaction_ns=None if joint.low_ns is None else joint.low_ns - single,
-        if_independent=Lever(
-            name="if_independent",
-            low_ns=0,
-            high_ns=independent,
-            bound_ns=None,
-            ceiling=True,
-            reason="dependences that are only inferred from timing, or only possible, were taken for absent",
+        if_independent=_ceiling(
+            "if_independent",
+            gain(possible=False, inferred=False),
+            "dependences that are only inferred from timing, or only possible, were taken for absent",
+        ),
+        if_nothing_sent=_ceiling(
+            "if_nothing_sent",
+            gain(communication=False, possible=False),
+            "transfers took no time at all; what they slow beside them is not in it",
         ),
         explained=rests,
     )
 
 
-def _promise(name: str, gain: int, bound: int | None, rests: Explained) -> Lever:
-    """A gain held to its bound; a range where too little of the path is explained."""
-    low = max(gain if bound is None else min(gain, bound), 0)
+def _ceiling(name: str, gain: int, reason: str) -> Lever:
+    return Lever(name=name, low_ns=0, high_ns=max(gain, 0), bound_ns=None, ceiling=True, reason=reason)
+
+
+def _queue(timeline: Timeline, graph: Graph, limits: Limits, gain: Callable[..., int], rests: Explained) -> Lever:
+    """Without the queue it starts at once: with the link for itself at the high end, and at the low end with an equal share of
+    it, beside everything it had stood behind."""
+    _, target = rebuilt.queued(timeline, graph)
+    if len(target) == 0:
+        return Lever(name="queue", low_ns=0, high_ns=0, bound_ns=limits.exposed_ns, ceiling=False, reason="")
+    shared = gain(queued=False, work_ns=_shared(timeline, graph, target))
+    alone = max(gain(queued=False, possible=False), shared)
+    least, most = (_promise("queue", (one, one), limits.exposed_ns, rests) for one in (shared, alone))
+    reason = least.reason or "those that no longer queue may have to share the link"
+    return dataclasses.replace(least, high_ns=most.high_ns, reason=reason if most.high_ns != least.low_ns else "")
+
+
+def _shared(timeline: Timeline, graph: Graph, queued: Int64) -> Int64:
+    """Durations without waiting, those of `queued` operations as if they shared the link with all that ran when they were
+    launched or began before them. Shape (len(ops),)."""
+    ops, size = timeline.ops, len(timeline.ops)
+    work = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
+    launched = graph.start_ns[:size].copy()
+    launches = np.flatnonzero((graph.edges.kind == EdgeKind.LAUNCH) & (graph.edges.target < size))
+    launched[graph.edges.target[launches]] = graph.end_ns[graph.edges.source[launches]]
+    talks = np.flatnonzero(np.isin(ops.op_class, rebuilt.COMMUNICATING))
+    rows = np.unique(queued)
+    for rank in np.unique(ops.rank[rows]).tolist():
+        mine, own = rows[ops.rank[rows] == rank], talks[ops.rank[talks] == rank]
+        begun = np.searchsorted(np.sort(graph.start_ns[own]), graph.start_ns[mine], side="left")
+        over = np.searchsorted(np.sort(graph.end_ns[own]), launched[mine], side="right")
+        work[mine] *= 1 + np.maximum(begun - over, 0)
+    return work
+
+
+def _promise(name: str, gains: tuple[int, int], bound: int | None, rests: Explained) -> Lever:
+    """Gains (with what may be a dependence kept, and without) held to their bound; up to it where too little of the path is
+    explained."""
+    low, high = (max(gain if bound is None else min(gain, bound), 0) for gain in gains)
+    high = max(low, high)
     share = rests.share
     if share is not None and share >= TRUSTED_SHARE:
-        return Lever(name=name, low_ns=low, high_ns=low, bound_ns=bound, ceiling=False, reason="")
+        reason = "" if low == high else "what had merely ended before may have been needed or not"
+        return Lever(name=name, low_ns=low, high_ns=high, bound_ns=bound, ceiling=False, reason=reason)
     told = "the path is empty" if share is None else f"only {share:.0%} of the critical path is explained"
     if bound is None:
         return _unknown(name, None, told)
@@ -199,8 +253,8 @@ def _contention(
             name="contention", low_ns=0, high_ns=limits.stretch_ns, bound_ns=limits.stretch_ns, ceiling=False, reason=missing
         )
     assert len(isolated.low_ns) == len(timeline.ops)
-    most = _promise("contention", gain(work_ns=isolated.low_ns), limits.stretch_ns, rests)
-    least = _promise("contention", gain(work_ns=isolated.high_ns), limits.stretch_ns, rests)
+    gains = [gain(work_ns=work) for work in (isolated.low_ns, isolated.high_ns)]
+    most, least = (_promise("contention", (won, won), limits.stretch_ns, rests) for won in gains)
     if most.high_ns is None or least.low_ns is None or least.low_ns == most.high_ns:
         return least
     reason = least.reason or "isolated durations are known as a range"

@@ -50,6 +50,7 @@ _OF_CLASS = {
     OpClass.COPY: Part.COPY,
     OpClass.WAIT: Part.WAITING,
 }
+_PART = np.array([_OF_CLASS[number] for number in OpClass], dtype=np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,50 +160,87 @@ def _last_node(timeline: Timeline, graph: Graph, key: tuple[int, int], end: int)
     return int(rows[graph.end_ns[rows].argmax()]), False
 
 
-def _walk(timeline: Timeline, graph: Graph, key: tuple[int, int], begin: int, end: int) -> list[tuple[int, int, int, int, int]]:
-    """(start, end, part, node, edge) of each segment, backwards. The frontier only moves back, so they partition the window."""
+def _walk(timeline: Timeline, graph: Graph, key: tuple[int, int], begin: int, end: int) -> Int64:
+    """(start, end, part, node, edge) of each segment, backwards: shape (k, 5). Where the path has come to only moves back, so
+    they partition the window."""
     node, at_start = _last_node(timeline, graph, key, end)
-    rows: list[tuple[int, int, int, int, int]] = []
-    frontier = end
-    part_of = [_OF_CLASS[OpClass(number)] for number in range(len(OpClass))]
-    op_class = timeline.ops.op_class.tolist()
-    starts, ends, kinds = graph.start_ns.tolist(), graph.end_ns.tolist(), graph.kind.tolist()
-    binding, wait, late = graph.binding.tolist(), graph.wait_ns.tolist(), graph.late_node.tolist()
-    source, lag, edge_kind = graph.edges.source.tolist(), graph.edges.lag_ns.tolist(), graph.edges.kind.tolist()
+    visited, jumped = _chain(timeline, graph, node, begin, at_start=at_start)
+    rows = np.concatenate([_steps(timeline, graph, visited, jumped, at_start=at_start), [[begin, Part.UNEXPLAINED, NONE, NONE]]])
+    # What a step leads to later than where the path already is adds nothing.
+    reached = np.minimum.accumulate(np.concatenate([[end], np.maximum(rows[:, 0], begin)]))
+    moves = np.flatnonzero(reached[1:] < reached[:-1])
+    return np.column_stack((reached[1:][moves], reached[:-1][moves], rows[moves, 1:]))
 
-    def back(to: int, part: int, node: int, edge: int) -> None:
-        nonlocal frontier
-        to = max(to, begin)
-        if to < frontier:
-            rows.append((to, frontier, part, node, edge))
-            frontier = to
 
-    while node >= 0 and frontier > begin:
-        if not at_start:
-            back(ends[node], Part.UNEXPLAINED, NONE, NONE)
-            if kinds[node] == OP:
-                part = part_of[op_class[node]]
-                if wait[node] > 0 and part != Part.COMPUTE:
-                    back(starts[node] + wait[node], part, node, NONE)
-                    if late[node] >= 0:
-                        # The peer was there at that moment; what made it so late is on its rank.
-                        node = late[node]
-                    else:
-                        back(starts[node], Part.WAITING, node, NONE)
-                else:
-                    back(starts[node], part, node, NONE)
-        at_start = False
-        edge = binding[node]
-        if edge < 0:
-            if kinds[node] != OP:
-                back(_first_row(timeline, graph, node), Part.HOST, node, NONE)
+def _chain(timeline: Timeline, graph: Graph, node: int, begin: int, *, at_start: bool) -> tuple[Int64, NDArray[np.bool_]]:
+    """The nodes that the path goes through, backwards, and which of them are late peers that it jumped to."""
+    if node < 0:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
+    before = np.where(graph.binding >= 0, np.append(graph.edges.source, NONE)[graph.binding], NONE)
+    peer = np.where(_waits(timeline, graph), graph.late_node, NONE).tolist()
+    following, starts = before.tolist(), graph.start_ns.tolist()
+    visited: list[int] = []
+    jumps: list[int] = []
+    late = NONE if at_start else peer[node]
+    while node >= 0:
+        visited.append(node)
+        if late >= 0:
+            jumps.append(len(visited))
+            visited.append(late)
+            node = late
+        if late < 0 and starts[node] <= begin:
             break
-        before = source[edge]
-        back(min(frontier, ends[before] + lag[edge]), Part.UNEXPLAINED, node, edge)
-        back(ends[before], Part.HOST if edge_kind[edge] == EdgeKind.BUSY else Part.LATENCY, node, edge)
-        node = before
-    back(begin, Part.UNEXPLAINED, NONE, NONE)
-    return rows
+        node = following[node]
+        late = peer[node] if node >= 0 else NONE
+    jumped = np.zeros(len(visited), dtype=bool)
+    jumped[jumps] = True
+    return np.array(visited, dtype=np.int64), jumped
+
+
+def _waits(timeline: Timeline, graph: Graph) -> NDArray[np.bool_]:
+    """Which nodes wait for a peer inside them."""
+    size = len(timeline.ops)
+    found = graph.wait_ns > 0
+    found[:size] &= _PART[timeline.ops.op_class] != Part.COMPUTE
+    found[size:] = False
+    return found
+
+
+def _steps(timeline: Timeline, graph: Graph, visited: Int64, jumped: NDArray[np.bool_], *, at_start: bool) -> Int64:
+    """(time, part, node, edge) of everything that the path goes back to, in order: six per node, some of no effect."""
+    if len(visited) == 0:
+        return np.empty((0, 4), dtype=np.int64)
+    size, count = len(timeline.ops), len(visited)
+    starts, ends = graph.start_ns[visited], graph.end_ns[visited]
+    operation = visited < size
+    part = np.where(operation, np.append(_PART[timeline.ops.op_class], 0)[np.minimum(visited, size)], NONE)
+    waits = _waits(timeline, graph)[visited]
+    followed = np.append(jumped[1:], False)
+    # No step: to the end of time.
+    never = np.iinfo(np.int64).max
+    inside = ~jumped
+    if at_start:
+        inside[0] = False
+    edge = graph.binding[visited]
+    bound = (edge >= 0) & ~followed
+    before = graph.edges.source[np.maximum(edge, 0)] if len(graph.edges) else np.zeros(count, dtype=np.int64)
+    lag = graph.edges.lag_ns[np.maximum(edge, 0)] if len(graph.edges) else np.zeros(count, dtype=np.int64)
+    busy = graph.edges.kind[np.maximum(edge, 0)] == EdgeKind.BUSY if len(graph.edges) else np.zeros(count, dtype=bool)
+    rows = np.full((count, 5, 4), NONE, dtype=np.int64)
+    rows[:, 0] = np.column_stack((np.where(inside, ends, never), np.full(count, Part.UNEXPLAINED), *[np.full(count, NONE)] * 2))
+    own = np.where(inside & operation, np.where(waits, starts + graph.wait_ns[visited], starts), never)
+    rows[:, 1] = np.column_stack((own, part, visited, np.full(count, NONE)))
+    waiting = np.where(inside & operation & waits & ~followed, starts, never)
+    rows[:, 2] = np.column_stack((waiting, np.full(count, Part.WAITING), visited, np.full(count, NONE)))
+    late = np.where(bound, graph.end_ns[before] + lag, never)
+    rows[:, 3] = np.column_stack((late, np.full(count, Part.UNEXPLAINED), visited, edge))
+    back = np.where(bound, graph.end_ns[before], never)
+    rows[:, 4] = np.column_stack((back, np.where(busy, Part.HOST, Part.LATENCY), visited, edge))
+    last = int(visited[-1])
+    steps = rows.reshape(-1, 4)
+    if graph.binding[last] < 0 and graph.kind[last] != OP:
+        steps = np.concatenate([steps, [[_first_row(timeline, graph, last), Part.HOST, last, NONE]]])
+    return steps
 
 
 def _first_row(timeline: Timeline, graph: Graph, point: int) -> int:
@@ -215,8 +253,8 @@ def _first_row(timeline: Timeline, graph: Graph, point: int) -> int:
     return start - int(host.start_ns[row] - host.start_ns[host.thread == host.thread[row]].min())
 
 
-def _segments(timeline: Timeline, graph: Graph, rows: list[tuple[int, int, int, int, int]]) -> Segments:
-    table = np.array(rows[::-1], dtype=np.int64).reshape(-1, 5)
+def _segments(timeline: Timeline, graph: Graph, rows: Int64) -> Segments:
+    table = rows[::-1]
     node = table[:, 3]
     size = len(timeline.ops)
     host = np.where(node >= 0, np.append(graph.host, NONE)[node], NONE)

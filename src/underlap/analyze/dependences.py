@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from underlap.analyze import host_chain, latencies
 from underlap.analyze.host_chain import LEAVE
 from underlap.analyze.latencies import Latencies
 from underlap.columns import NONE, Int8, Int64, Table
-from underlap.timeline import UNKNOWN_NS, Operations, Timeline
+from underlap.timeline import UNKNOWN_NS, DependenceSource, Operations, Timeline
 
 TURN = np.array([3, 1, 2, 0])
 """At one moment a thread leaves a call, launches, enters a call, computes: the order of the kinds of nodes."""
@@ -27,6 +29,8 @@ class EdgeKind(IntEnum):
     BUSY = 4
     ACROSS = 5
     HANDOFF = 6
+    DATA = 7
+    BORROWED = 8
 
 
 class Grade(IntEnum):
@@ -36,6 +40,8 @@ class Grade(IntEnum):
     SYNC = 1
     ORDER = 2
     TIMING = 3
+    BORROWED = 4
+    """Seen in another recording of the job."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +81,32 @@ def _on_cpu(timeline: Timeline) -> np.ndarray:
 
 
 def lane_edges(timeline: Timeline) -> Edges:
+    """The operation before it in its lane. Spans of a CPU rank that run side by side in one lane (sends and receives, which
+    all lie on the thread that called them) are the work of several servers, and only wait for the one before on theirs."""
     previous = latencies.previous_in_lane(timeline.ops)
     # On CPU ranks the computing operators stand in the chain of their thread.
-    chained = _on_cpu(timeline) & (timeline.ops.collective < 0)
+    on_cpu = _on_cpu(timeline)
+    chained = on_cpu & (timeline.ops.collective < 0)
+    spans = np.flatnonzero(on_cpu & (timeline.ops.collective >= 0))
+    previous[spans] = _previous_on_server(timeline.ops, spans)
     return _edges(previous, np.arange(len(previous)), EdgeKind.LANE, Grade.ORDER, (previous >= 0) & ~chained)
+
+
+def _previous_on_server(ops: Operations, rows: Int64) -> Int64:
+    """Per row the one before it on its server, -1 for the first: a lane has as many servers as spans run in it at once, and
+    a span takes the one that became free last before it starts."""
+    result = np.full(len(rows), NONE, dtype=np.int64)
+    free: dict[int, list[tuple[int, int]]] = {}
+    order = np.lexsort((ops.end_ns[rows], ops.start_ns[rows], ops.lane[rows]))
+    for place, lane, start, end in zip(
+        order.tolist(), *(column[rows[order]].tolist() for column in (ops.lane, ops.start_ns, ops.end_ns)), strict=True
+    ):
+        servers = free.setdefault(lane, [])
+        at = bisect.bisect_right(servers, (start, len(ops))) - 1
+        if at >= 0:
+            result[place] = servers.pop(at)[1]
+        bisect.insort(servers, (end, int(rows[place])))
+    return result
 
 
 def launch_edges(found: host_chain.Found) -> Edges:
@@ -101,6 +129,31 @@ def event_edges(timeline: Timeline) -> Edges:
         inside = at < len(own)
         target[rows[inside]] = own[at[inside]]
     return _edges(recorded, target, EdgeKind.EVENT, Grade.SYNC, (recorded >= 0) & (target >= 0))
+
+
+def told_edges(timeline: Timeline) -> list[Edges]:
+    """What the Timeline was told: that one operation uses what another wrote, and orders borrowed from another recording."""
+    table, ops = timeline.dependences, timeline.ops
+    if len(table) == 0:
+        return []
+    # Pieces of one event share its row: the last of them ends it, the first begins it.
+    order = np.lexsort((ops.start_ns, ops.source_row, ops.rank))
+    rank, row = ops.rank[order].astype(np.int64), ops.source_row[order]
+    keys = np.unique(np.concatenate([row, table.before_row, table.after_row]))
+    numbers = rank * len(keys) + np.searchsorted(keys, row)
+
+    def found(rows: Int64, side: Literal["left", "right"]) -> Int64:
+        wanted = table.rank.astype(np.int64) * len(keys) + np.searchsorted(keys, rows)
+        at = np.searchsorted(numbers, wanted, side=side) - (side == "right")
+        inside = np.clip(at, 0, len(numbers) - 1)
+        return np.where((at >= 0) & (at < len(numbers)) & (numbers[inside] == wanted), order[inside], NONE)
+
+    before, after = found(table.before_row, "right"), found(table.after_row, "left")
+    known = (before >= 0) & (after >= 0) & (before != after)
+    return [
+        _edges(before, after, EdgeKind.DATA, Grade.DATA, known & (table.source == DependenceSource.DATA)),
+        _edges(before, after, EdgeKind.BORROWED, Grade.BORROWED, known & (table.source == DependenceSource.BORROWED)),
+    ]
 
 
 def last_recorded(timeline: Timeline) -> Int64:
@@ -241,7 +294,7 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
         low, high = chains.bounds[thread]
         at = low + int(np.searchsorted(chains.start_ns[low:high], resumed))
         source = span if span >= 0 else _last_before(chains, other, cause)
-        if at >= high or source < 0:
+        if at >= high or source < 0 or (span >= 0 and _interrupted(timeline.ops, span, resumed - begun)):
             continue
         edge = int(edge_into[at])
         if edge >= 0:
@@ -255,6 +308,12 @@ def host_edges(timeline: Timeline, found: host_chain.Found) -> list[Edges]:
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     handoff = _edges(table[:, 0], table[:, 1], EdgeKind.HANDOFF, Grade.TIMING, np.ones(len(table), dtype=bool))
     return [chain.replace(lag_ns=busy), handoff]
+
+
+def _interrupted(ops: Operations, span: int, silent: int) -> bool:
+    """A thread that was busy beside a span up to its last moments may as well have been interrupted by the one that ended it.
+    That the span had ended before is known all the same."""
+    return silent < host_chain.HANDOFF_NS and silent < host_chain.HANDOFF_SHARE * int(ops.end_ns[span] - ops.start_ns[span])
 
 
 def _last_before(chains: _Chains, thread: int, time: int) -> int:

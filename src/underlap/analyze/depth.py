@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from underlap.analyze import bound, contention, counterfactual, critical_path, graph
+from underlap.analyze import bound, contention, counterfactual, critical_path, evened, graph, prediction
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.calls import CallTimes
+from underlap.analyze.evened import Evened
 from underlap.analyze.families import FamilyKey
+from underlap.analyze.family_gain import family_gains
 from underlap.analyze.groups import Calls
 from underlap.analyze.steps import Selection, Steps
 from underlap.analyze.why import Why
@@ -26,6 +28,7 @@ from underlap.report import (
     CriticalPathReport,
     LeverRow,
     NetGainReport,
+    PredictionReport,
     RankRow,
     SlowerRow,
 )
@@ -37,16 +40,20 @@ class Depth:
     """The fields of a Report that take longer to find; see there."""
 
     contention: ContentionReport
+    family_gains: dict[int, NetGainReport]
+    """Of the families of which something is hidden."""
     critical_path: CriticalPathReport | None
     levers: list[LeverRow]
     joint: LeverRow | None
     if_independent: LeverRow | None
+    if_nothing_sent: LeverRow | None
     levers_unknown: str | None
     bound: BoundReport | None
+    prediction: PredictionReport | None
 
 
-ROWS_BY_DEFAULT = 200_000
-"""Operations and host rows up to which this is done without being asked for: about two seconds."""
+ROWS_BY_DEFAULT = 1_000_000
+"""Operations and host rows up to which this is done without being asked for: at most about ten seconds on one core."""
 
 
 def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
@@ -58,24 +65,28 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     sets: dict[tuple[int, int], DeviceSets],
     families: tuple[list[FamilyKey], Int32],
     why: Why,
+    priced: contention.Contention,
     ranks: list[RankRow],
 ) -> Depth:
-    """All of it, for the window."""
-    transfer = why.met.transfer if why.compared else None
-    priced = contention.contention(timeline, steps, selection, sets, calls, times, families[1], transfer)
+    """All of it, for the window, of which the price of hiding is known already."""
+    gains = family_gains(timeline, selection, sets, families[1], priced)
     clocks = why.met.clocks
     offsets = {int(rank): -int(offset) for rank, offset in zip(clocks.ranks, clocks.offset_ns, strict=True)}
-    built = graph.build(timeline, graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets))
+    met = graph.Waits(instance=why.met.instance, wait_ns=why.met.wait, offset_ns=offsets)
+    built = graph.build(timeline, met, steps.of_op)
     path = critical_path.find(timeline, built, selection.stretches)
     if path is None:
         return Depth(
-            contention=_contention(priced),
+            contention=_contention(timeline, priced),
+            family_gains={number: _net_gain(gain) for number, gain in gains.items()},
             critical_path=None,
             levers=[],
             joint=None,
             if_independent=None,
+            if_nothing_sent=None,
             levers_unknown=None,
             bound=None,
+            prediction=None,
         )
     exposed = {key: own.exposed for key, own in sets.items()}
     on_path = critical_path.exposed_on_path(timeline, built, path, exposed)
@@ -89,25 +100,34 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
         exposed_on_path_ns=on_path,
         stretch_ns=priced.compute.cost_ns,
         lower_bound_ns=lower,
+        longest_waiting_ns=max((row.wait_ns for row in ranks if row.wait_ns is not None), default=None),
     )
+    less = evened.evened(timeline, built, calls, times, why.met, why.lateness) if why.compared else None
     waterfall, refused = None, None
     try:
-        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits)
+        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits, evened=less)
     except ScheduleError:
-        # Spans that run side by side in one lane, as gloo's sends and receives do, have no order that could be replayed.
-        refused = "operations that meet across ranks overlap in their lanes, so the recorded order cannot be replayed"
+        refused = "operations that meet across ranks wait for each other in a circle, so the recorded order cannot be replayed"
     # No schedule of the same work is shorter than the bound, so no lever can win more, whatever the replay of all ranks says.
     most = max(path.end_ns - path.start_ns - lower, 0)
+    without_transfer = max(path.end_ns - path.start_ns - limit.compute_ns, 0)
+    rested = most if less is None else _left(timeline, built, selection, less, path)
     waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
     transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
+    told = _path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built)
+    device = min(row.device for row in final)
+    tested = prediction.predict(timeline, steps, path.rank, device)
     return Depth(
-        contention=_contention(priced),
-        critical_path=_path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built),
-        levers=[_lever(lever, most) for lever in waterfall.levers] if waterfall else [],
+        contention=_contention(timeline, priced),
+        family_gains={number: _net_gain(gain) for number, gain in gains.items()},
+        critical_path=told,
+        prediction=prediction.account(tested, device, told.explained_share),
+        levers=[_lever(lever, rested if lever.name == "stragglers" else most) for lever in waterfall.levers] if waterfall else [],
         joint=_joint(waterfall, most) if waterfall else None,
         if_independent=_lever(waterfall.if_independent, most) if waterfall else None,
+        if_nothing_sent=_lever(waterfall.if_nothing_sent, without_transfer) if waterfall else None,
         levers_unknown=refused,
         bound=BoundReport(
             lower_bound_ns=lower,
@@ -119,6 +139,12 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
             hidden_of_possible=bound.hidden_of_possible(hidden, transfer_ns, limit),
         ),
     )
+
+
+def _left(timeline: Timeline, built: graph.Graph, selection: Selection, less: Evened, path: critical_path.CriticalPath) -> int:
+    """What any schedule could win where stragglers do no more than the others: their work is part of the bound otherwise."""
+    work = timeline.ops.end_ns - timeline.ops.start_ns - less.work_ns
+    return max(path.end_ns - path.start_ns - bound.lower_bound(timeline, built, selection.stretches, work).length_ns, 0)
 
 
 def _sum(values: list[int | None]) -> int | None:
@@ -158,8 +184,8 @@ def _lever(lever: counterfactual.Lever, most: int) -> LeverRow:
 
 
 def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
-    """All levers together win at least what any one of them does."""
-    single = [_lever(lever, most) for lever in waterfall.levers]
+    """All levers that leave the work as it is together win at least what any one of them does."""
+    single = [_lever(lever, most) for lever in waterfall.levers if lever.name != "stragglers"]
     joint = _lever(waterfall.joint, most)
     if joint.at_least_ns is None or joint.at_most_ns is None:
         return joint
@@ -170,8 +196,10 @@ def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
     )
 
 
-def _contention(found: contention.Contention) -> ContentionReport:
+def _contention(timeline: Timeline, found: contention.Contention) -> ContentionReport:
     compute, net = found.compute, found.net
+    counts = {info.multiprocessors for info in timeline.ranks}
+    multiprocessors = counts.pop() if len(counts) == 1 else None
     return ContentionReport(
         word=compute.word,
         reason=compute.reason,
@@ -192,19 +220,29 @@ def _contention(found: contention.Contention) -> ContentionReport:
                 beside_ns=row.beside_ns,
                 ratio=None if row.ratio is None else row.ratio.value,
                 cost_ns=row.cost_ns,
+                blocks=row.blocks,
+                multiprocessors_short=None
+                if multiprocessors is None
+                else contention.multiprocessors_short(multiprocessors, row.blocks, found.communication_blocks),
             )
             for row in found.kernels
         ],
-        net_gain=NetGainReport(
-            word=net.word,
-            reason=net.reason,
-            hidden_ns=net.hidden_ns,
-            compute_cost_ns=net.compute_cost_ns,
-            communication_cost_ns=net.communication_cost_ns,
-            net_ns=net.net_ns,
-            net_low_ns=net.net_low_ns,
-            net_high_ns=net.net_high_ns,
-        ),
+        net_gain=_net_gain(net),
+        communication_blocks=found.communication_blocks,
+        multiprocessors=multiprocessors,
+    )
+
+
+def _net_gain(net: contention.NetGain) -> NetGainReport:
+    return NetGainReport(
+        word=net.word,
+        reason=net.reason,
+        hidden_ns=net.hidden_ns,
+        compute_cost_ns=net.compute_cost_ns,
+        communication_cost_ns=net.communication_cost_ns,
+        net_ns=net.net_ns,
+        net_low_ns=net.net_low_ns,
+        net_high_ns=net.net_high_ns,
     )
 
 

@@ -10,10 +10,12 @@ entering and leaving a blocking call. An edge has a kind and a grade (DESIGN sec
     busy         order     one point of a host thread -> the next; the lag is what the host did between them
     across       timing    end in one lane -> start in another, within the rank's usual gap, that nothing else explains
     handoff      timing    a thread goes on after another thread, or a gloo span, that it seems to have waited for
+    data         data      last operation that wrote a tensor -> one that uses it, where an execution trace names both
+    borrowed     borrowed  an order that another recording of the job shows (--like), not this one
 
 Each edge has a lag: the usual one of its kind on this rank, or less where less was observed. What a start is later than all
 its edges say is its `delay`, which no edge explains. Edges lead from earlier to later starts, so there is no circle.
-Not modeled: data dependences (no trace here has them), pools of buffers, threads that poll.
+Not modeled: data dependences without an execution trace, pools of buffers, threads that poll.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from underlap.analyze import dependences, host_chain
+from underlap.analyze import dependences, host_chain, recurrence
 from underlap.analyze.dependences import TURN, EdgeKind, Edges, Grade
 from underlap.analyze.host_chain import ENTER, LAUNCH, LEAVE, OP
 from underlap.analyze.latencies import Latencies
 from underlap.columns import NONE, Int8, Int32, Int64
-from underlap.timeline import OpClass, Timeline
+from underlap.timeline import UNKNOWN_NS, OpClass, Timeline
 
 __all__ = ["ENTER", "LAUNCH", "LEAVE", "OP", "EdgeKind", "Edges", "Grade", "Graph", "Waits", "build"]
 
@@ -85,8 +87,9 @@ class Graph:
 NO_WAITS = Waits(instance=np.empty(0, dtype=np.int64), wait_ns=np.empty(0, dtype=np.int64), offset_ns={})
 
 
-def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
-    """The graph of all ranks of the Timeline. Without `waits`, ranks do not meet in it."""
+def build(timeline: Timeline, waits: Waits = NO_WAITS, step_of_op: Int32 | None = None) -> Graph:
+    """The graph of all ranks of the Timeline. Without `waits`, ranks do not meet in it. With the step of each operation (as
+    `steps.find` has it), dependences inferred from timing that another step contradicts are left out."""
     ops = timeline.ops
     found = host_chain.find(timeline)
     points = found.points
@@ -108,10 +111,13 @@ def build(timeline: Timeline, waits: Waits = NO_WAITS) -> Graph:
         *dependences.host_sync_edges(timeline, found),
         dependences.across_edges(timeline, usual, events),
         *dependences.host_edges(timeline, found),
+        *dependences.told_edges(timeline),
     ]
     place = np.empty(len(kind), dtype=np.int64)
     place[np.lexsort((end, TURN[kind], start))] = np.arange(len(kind))
     edges = Edges.concatenate(drawn)
+    if step_of_op is not None:
+        edges = recurrence.recurring(timeline, edges, start, end, found.launch_point, step_of_op)
     # Clocks of host and device are aligned, not equal; what would lead backwards in time says nothing.
     edges = edges.take(place[edges.source] < place[edges.target])
     edges = edges.take(np.lexsort((edges.kind, edges.grade, edges.target)))
@@ -143,11 +149,12 @@ def _lags(
     table = np.zeros((max(usual, default=0) + 1, 2, len(EdgeKind)), dtype=np.int64)
     for number, gaps in usual.items():
         table[number, :, [EdgeKind.LANE, EdgeKind.EVENT]] = [[gaps.lane] * 2, [gaps.lane_most] * 2]
-        table[number, :, [EdgeKind.HOST_SYNC, EdgeKind.ACROSS]] = gaps.across
+        table[number, :, [EdgeKind.HOST_SYNC, EdgeKind.ACROSS, EdgeKind.DATA, EdgeKind.BORROWED]] = gaps.across
         table[number, :, EdgeKind.LAUNCH] = gaps.launch, gaps.launch_copy
     observed = start[edges.target] - end[edges.source]
     expected = table[rank[edges.target], copied[edges.target].astype(np.int64), edges.kind]
-    expected = np.where(edges.kind == EdgeKind.HANDOFF, observed, expected)
+    handoff = np.where(edges.lag_ns == UNKNOWN_NS, observed, edges.lag_ns)
+    expected = np.where(edges.kind == EdgeKind.HANDOFF, handoff, expected)
     expected = np.where(edges.kind == EdgeKind.BUSY, edges.lag_ns, expected)
     # The time inside a call that waited for the device is waiting, but for the call itself.
     waited = np.isin(edges.target, edges.target[edges.kind == EdgeKind.HOST_SYNC]) & (edges.kind == EdgeKind.BUSY)
@@ -189,12 +196,33 @@ def _meetings(timeline: Timeline, waits: Waits, start: Int64, end: Int64) -> tup
     matched = known & (waits.instance[calls] >= 0)
     instance[node[matched]] = waits.instance[calls[matched]]
     members = node[matched][np.lexsort((start[node[matched]], instance[node[matched]]))]
-    number = instance[members]
-    for member in members[wait[members] > 0].tolist():
-        low, high = np.searchsorted(number, [instance[member], instance[member] + 1])
-        peers = members[low:high]
-        distance = np.abs(start[peers] - (start[member] + wait[member]))
-        nearest = int(distance.argmin())
-        if distance[nearest] <= MEETING_NS and peers[nearest] != member and start[peers[nearest]] > start[member]:
-            late[member] = peers[nearest]
+    _late_peers(late, members, instance[members], start, wait)
     return wait, late, instance
+
+
+def _late_peers(late: Int64, members: Int64, number: Int64, start: Int64, wait: Int64) -> None:
+    """Fill in `late`: of the operations that meet (`members`, by instance and start), the one that arrived closest to the end
+    of the waiting of each, the first of equals, if that is close enough and later than the one that waited."""
+    asking = np.flatnonzero(wait[members] > 0)
+    if len(asking) == 0:
+        return
+    until = start[members[asking]] + wait[members[asking]]
+    # Where each moment falls among the starts of its instance, behind those that are equal.
+    moments = np.concatenate([start[members], until])
+    whose = np.concatenate([number, number[asking]])
+    question = np.repeat([False, True], [len(members), len(asking)])
+    order = np.lexsort((question, moments, whose))
+    behind = np.empty(len(order), dtype=np.int64)
+    behind[order] = np.cumsum(~question[order])
+    at = behind[len(members) :]
+    far = np.iinfo(np.int64).max
+    low, high = np.maximum(at - 1, 0), np.minimum(at, len(members) - 1)
+    below = np.where((at > 0) & (number[low] == number[asking]), until - start[members[low]], far)
+    above = np.where((at < len(members)) & (number[high] == number[asking]), start[members[high]] - until, far)
+    new = np.ones(len(members), dtype=bool)
+    new[1:] = (number[1:] != number[:-1]) | (start[members][1:] != start[members][:-1])
+    first = np.maximum.accumulate(np.where(new, np.arange(len(members)), 0))
+    nearest = np.where(below <= above, first[low], high)
+    waiting, peer = members[asking], members[nearest]
+    fits = (np.minimum(below, above) <= MEETING_NS) & (start[peer] > start[waiting])
+    late[waiting[fits]] = peer[fits]

@@ -17,6 +17,7 @@ import numpy as np
 from underlap.columns import NONE, Int32
 from underlap.errors import OptionError
 from underlap.timeline import Collectives, Group, Note, Timeline
+from underlap.wording import counted
 
 # Words of mesh dimension names, longest first; a name made of other words is one dimension by itself.
 _WORDS = ("dp_replicate", "dp_shard", "dp_mod_ep", "dp", "edp", "efsdp", "fsdp", "hsdp", "cp", "sp", "tp", "pp", "ep", "etp")
@@ -265,9 +266,9 @@ def infer_groups(timeline: Timeline, world: int | None) -> tuple[Collectives, tu
         filled[:] = _add(groups, everyone)
         reasons[everyone] = reason
     if reasons:
-        text = "; ".join(f"{len(group.ranks or ())} ranks ({reason})" for group, reason in reasons.items())
+        text = "; ".join(f"{counted(len(group.ranks or ()), 'rank')} ({reason})" for group, reason in reasons.items())
         count = int((unknown & (filled != NONE)).sum())
-        notes.append(Note(code="group_inferred", text=f"the trace names no group for {count} calls; inferred: {text}"))
+        notes.append(Note(code="group_inferred", text=f"the trace names no group for {counted(count, 'call')}; inferred: {text}"))
     return table.replace(group=filled), tuple(groups), notes
 
 

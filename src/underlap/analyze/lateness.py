@@ -99,7 +99,7 @@ class _Meetings:
         self._common: dict[tuple[int, int], _Common] = {}
 
     def last(self, first: int, late: int) -> tuple[int, int] | None:
-        """The latest calls of both ranks in one instance that ended before both arrived at these; None if there are none."""
+        """The latest calls of both ranks in one instance that each had left when it arrived at these; None if there are none."""
         pair = (int(self.table.rank[first]), int(self.table.rank[late]))
         if pair not in self._common:
             one, other = self.rows[pair[0]], self.rows[pair[1]]
@@ -109,7 +109,15 @@ class _Meetings:
             self._common[pair] = _Common(first=one[at][order], second=other[opposite][order], ended=ended[order])
         common = self._common[pair]
         before = int(np.searchsorted(common.ended, self.start[first], side="right")) - 1
+        # The late one may have left it when the first, which left sooner, had arrived at the next.
+        while before + 1 < len(common.ended) and self._over(common, before + 1, first, late):
+            before += 1
         return None if before < 0 else (int(common.first[before]), int(common.second[before]))
+
+    def _over(self, common: _Common, at: int, first: int, late: int) -> bool:
+        """Whether each rank had left this meeting when it arrived at its own call."""
+        left = self.end[common.first[at]] <= self.start[first] and self.end[common.second[at]] <= self.start[late]
+        return bool(left)
 
 
 def _cut(

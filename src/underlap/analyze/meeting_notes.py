@@ -8,10 +8,10 @@ import numpy as np
 
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.groups import Calls
-from underlap.analyze.notes import counted, ranges
 from underlap.bandwidth import bus_factor
 from underlap.columns import Int64
 from underlap.timeline import Group, Note, Timeline
+from underlap.wording import are, counted, listed, ranges
 
 if TYPE_CHECKING:
     from underlap.analyze.rendezvous import Rendezvous
@@ -36,7 +36,8 @@ def _unmatched(calls: Calls, met: Rendezvous) -> list[Note]:
     notes = []
     for entry in worst[:_SHOWN]:
         who = f"of group {_name(calls.groups[entry.group])} " if entry.group >= 0 else ""
-        text = f"{counted(entry.calls, 'call')} {who}are not matched over ranks, so their waiting is unknown: {entry.reason}"
+        what = f"{counted(entry.calls, 'call')} {who}{are(entry.calls)} not matched over ranks"
+        text = f"{what}, so that waiting is unknown: {entry.reason}"
         notes.append(Note(code="calls_unmatched", text=text))
     if len(worst) > _SHOWN:
         rest = worst[_SHOWN:]
@@ -61,7 +62,7 @@ def _missing(timeline: Timeline, calls: Calls, times: CallTimes, met: Rendezvous
     absent: set[int] = set()
     for group in np.unique(calls.table.group[rows]).tolist():
         absent.update(set(calls.groups[group].ranks or ()) - here)
-    which = f"ranks {ranges(sorted(absent))}" if absent else "the other members"
+    which = listed("rank", sorted(absent)) if absent else "the other members"
     text = (
         f"waiting is unknown for {counted(len(rows), 'call')} ({total:.3f} ms): members of their groups are not in the input. "
         f"The traces of {which} for the same steps would tell"
@@ -95,9 +96,9 @@ def _moved(met: Rendezvous) -> list[Note]:
     for offset, drift in np.unique(np.column_stack((clocks.offset_ns, clocks.drift_ppb))[moved], axis=0).tolist():
         own = moved & (clocks.offset_ns == offset) & (clocks.drift_ppb == drift)
         drifting = f", drifting by {drift / 1e3:.3f} us per second" if drift else ""
-        ranks = ranges(clocks.ranks[own].tolist())
+        ranks = listed("rank", clocks.ranks[own].tolist())
         text = (
-            f"the clock of ranks {ranks} is {offset / 1e6:.6f} ms ahead{drifting} of that of rank "
+            f"the clock of {ranks} is {offset / 1e6:.6f} ms ahead{drifting} of that of rank "
             f"{int(clocks.ranks[clocks.component == clocks.component[own][0]].min())}; it was corrected by the ends of common "
             f"collectives, which then agree within {clocks.residual_ns[own].max() / 1e3:.1f} us"
         )

@@ -12,6 +12,7 @@ from underlap.analyze.groups import Calls, world_size
 from underlap.analyze.steps import Selection
 from underlap.report import UnmatchedRow
 from underlap.timeline import Note, OpClass, Timeline
+from underlap.wording import counted, listed, ranges
 
 _NAMES_SHOWN = 3
 _OUTSIDE_SHARE = 0.01
@@ -81,8 +82,8 @@ def _missing_ranks(timeline: Timeline) -> Note | None:
     if len(sizes) > 1:
         return Note(code="world_size_differs", text=f"the files disagree about the world size ({sorted(sizes)}); it is unknown")
     present = {info.rank for info in timeline.ranks}
-    if world is None or len(present) >= world:
-        return None
+    if world is None or len(present) >= world or timeline.provenance == "simulated":
+        return None  # of a simulated job one rank stands for each role
     ranks = ranges(sorted(present))
     text = f"only {counted(len(present), 'rank')} of {world} in the input ({ranks})"
     return Note(code="missing_ranks", text=text)
@@ -92,7 +93,7 @@ def _missing_steps(timeline: Timeline, selection: Selection) -> Note | None:
     absent = sorted({info.rank for info in timeline.ranks} - {rank for rank, _ in selection.stretches})
     if not absent:
         return None
-    text = f"ranks {ranges(absent)} have none of the steps of the window and are not counted"
+    text = f"not counted, without any of the steps of the window: {listed('rank', absent)}"
     return Note(code="ranks_without_steps", text=text)
 
 
@@ -129,26 +130,6 @@ def _coarse(timeline: Timeline) -> Note | None:
     if any(info.resolution_ns > 1 for info in timeline.ranks):
         return Note(code="microseconds", text="times are whole microseconds; kernels shorter than that are inexact")
     return None
-
-
-def ranges(numbers: list[int]) -> str:
-    """Sorted numbers in words: 0-3, 7."""
-    parts: list[str] = []
-    start = previous = None
-    for number in [*numbers, None]:
-        if start is None or previous is None:
-            start = previous = number
-        elif number == previous + 1:
-            previous = number
-        else:
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-            start = previous = number
-    return ", ".join(parts)
-
-
-def counted(number: int, noun: str) -> str:
-    """1 rank, 2 ranks."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _short(name: str) -> str:

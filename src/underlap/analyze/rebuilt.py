@@ -13,6 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from underlap import replay
+from underlap.analyze.dependences import TURN
+from underlap.analyze.evened import Evened
 from underlap.analyze.graph import MEETING_NS, OP, EdgeKind, Graph
 from underlap.columns import NONE, Int32, Int64
 from underlap.replay import NO_RELEASE, Network, Times
@@ -20,7 +22,8 @@ from underlap.timeline import OpClass, Timeline
 
 COMMUNICATING = (OpClass.COMMUNICATION, OpClass.WAIT)
 _OF_HOST = (EdgeKind.LAUNCH, EdgeKind.HOST_SYNC, EdgeKind.BUSY, EdgeKind.HANDOFF)
-_ON_DEVICE_TIMING = (EdgeKind.ACROSS,)
+_ON_DEVICE_TIMING = (EdgeKind.ACROSS, EdgeKind.BORROWED)
+"""What this trace does not show: inferred from its times, or borrowed from another recording."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,10 @@ class Changes:
     """False: transfers take no time."""
     possible: bool = True
     """False: what merely had ended before, in another lane, need not have."""
+    queued: bool = True
+    """False: collectives do not stand behind others in their lane that they were launched beside."""
+    evened: Evened | None = None
+    """What late ranks do less; None for nothing."""
     inferred: bool = True
     """False: dependences that are only inferred from timing do not hold (a barrier is waited for)."""
 
@@ -91,6 +98,8 @@ def window(timeline: Timeline, graph: Graph, stretches: Mapping[tuple[int, int],
         else:
             closing[own[(graph.start_ns[own] < high) & (graph.end_ns[own] <= high)]] = True
     nodes = np.flatnonzero(chosen)
+    # In the order of what happened nearly every row waits for earlier rows only, which is quicker to replay.
+    nodes = nodes[np.lexsort((graph.end_ns[nodes], TURN[graph.kind[nodes]], graph.start_ns[nodes]))]
     row = np.full(len(graph), NONE, dtype=np.int64)
     row[nodes] = np.arange(len(nodes))
     closing[size:] = False
@@ -136,16 +145,24 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
     keep = target >= 0
     if not changes.serialized:
         keep &= ~_mixed_lanes(timeline, edges.source, edges.target, edges.kind == EdgeKind.LANE)
+    if not changes.queued:
+        keep &= ~_queues(timeline, graph, edges.source, edges.target, edges.kind == EdgeKind.LANE)
     if not changes.inferred:
         keep &= ~_inferred(timeline, graph)
     source, target, kind = edges.source[keep], target[keep], edges.kind[keep]
     host = np.isin(kind, (EdgeKind.BUSY, EdgeKind.HOST_SYNC, EdgeKind.HANDOFF))
     lag = edges.lag_ns[keep]
+    if changes.evened is not None:
+        lag = np.where(host & (lag > 0), np.maximum(lag - changes.evened.host_ns[edges.target[keep]], 0), lag)
     lag = np.where(host & (lag > 0), np.rint(lag * changes.host).astype(np.int64), lag)
     lag = lag + _delays(graph, changes)[edges.target[keep]]
     extra = _lane_by_class(timeline, part) if not changes.serialized else (np.empty(0, np.int64),) * 2
     if changes.possible:
         inside = part.row[part.possible[1]] >= 0
+        if not changes.queued:
+            inside &= ~_queues(timeline, graph, *part.possible, np.ones(len(inside), dtype=bool))
+            implied = _implied(queued(timeline, graph), (edges.source[keep], edges.target[keep]), part.possible)
+            extra = tuple(np.concatenate([one, two[part.row[implied[1]] >= 0]]) for one, two in zip(extra, implied, strict=True))  # type: ignore[assignment]  # a pair stays one
         extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]  # a pair stays one
     source = np.concatenate([source, extra[0]])
     target = np.concatenate([target, part.row[extra[1]]])
@@ -204,13 +221,50 @@ def _mixed_lanes(timeline: Timeline, source: Int64, target: Int64, lanes: np.nda
 
 
 def _lane_by_class(timeline: Timeline, part: Window) -> tuple[Int64, Int64]:
-    """The order of each lane within communication and within the rest: what is left of it when the two do not wait."""
+    """The order of each lane within communication and within the rest: what is left of it when the two do not wait.
+    On CPU ranks compute stands in the chain of its thread, so the two never wait for each other's lane."""
     rows = part.nodes[part.nodes < len(timeline.ops)]
+    rows = rows[~np.isin(timeline.ops.rank[rows], [info.rank for info in timeline.ranks if info.on_cpu])]
     key = timeline.ops.lane[rows].astype(np.int64) * 2 + _communicates(timeline)[rows]
     order = rows[np.lexsort((timeline.ops.end_ns[rows], timeline.ops.start_ns[rows], key))]
     keys = timeline.ops.lane[order].astype(np.int64) * 2 + _communicates(timeline)[order]
     same = keys[1:] == keys[:-1]
     return order[:-1][same], order[1:][same]
+
+
+def queued(timeline: Timeline, graph: Graph) -> tuple[Int64, Int64]:
+    """(source, target) of the order of lanes between communication, where the second had been launched before the first ended."""
+    edges = graph.edges
+    found = _queues(timeline, graph, edges.source, edges.target, edges.kind == EdgeKind.LANE)
+    return edges.source[found], edges.target[found]
+
+
+def _implied(dropped: tuple[Int64, Int64], *edges: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    """What waited for a queued operation had also waited for those it stood behind: (source, target) without the queue."""
+    size = max((int(column.max(initial=0)) for pair in (dropped, *edges) for column in pair), default=0) + 1
+    ahead = np.full(size, NONE, dtype=np.int64)
+    ahead[dropped[1]] = dropped[0]
+    source, target = (np.concatenate(columns) for columns in zip(*edges, strict=True))
+    sources, targets = [source[:0]], [target[:0]]
+    while len(source):
+        behind = ahead[source] >= 0
+        source, target = ahead[source[behind]], target[behind]
+        # What stands in the queue itself waits for nobody in it.
+        free = ahead[target] != source
+        sources.append(source[free])
+        targets.append(target[free])
+    return np.concatenate(sources), np.concatenate(targets)
+
+
+def _queues(timeline: Timeline, graph: Graph, source: Int64, target: Int64, chosen: np.ndarray) -> np.ndarray:
+    """Which of some edges lead from communication to communication that had been launched before the first ended."""
+    communicates = np.append(_communicates(timeline), False)
+    size = len(timeline.ops)
+    found: np.ndarray = chosen & communicates[np.minimum(source, size)] & communicates[np.minimum(target, size)]
+    launched = np.full(len(graph), np.iinfo(np.int64).max)
+    launches = graph.edges.kind == EdgeKind.LAUNCH
+    launched[graph.edges.target[launches]] = graph.end_ns[graph.edges.source[launches]]
+    return found & (launched[target] < graph.end_ns[source])
 
 
 def _inferred(timeline: Timeline, graph: Graph) -> np.ndarray:
@@ -249,6 +303,8 @@ def _work(timeline: Timeline, graph: Graph, part: Window, changes: Changes) -> t
         transfer[rows] = work[rows]
     else:
         work = transfer
+    if changes.evened is not None:
+        work[:size] -= changes.evened.work_ns
     if changes.work_ns is not None:
         fixed = work[:size] - transfer[:size]
         work[:size] = changes.work_ns + np.where(rendezvous[:size] >= 0, 0, fixed)

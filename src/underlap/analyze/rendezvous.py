@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from underlap import intervals
 from underlap.analyze import meeting_notes
@@ -20,7 +21,7 @@ from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.arrivals import Arrivals, arrivals, named, needed_arrivals, without_impossible, worst_group
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.clocks import Clocks, Ends, Handovers, RankClock, align
-from underlap.analyze.groups import Calls
+from underlap.analyze.groups import Calls, world_size
 from underlap.analyze.matching import SIMULTANEOUS, Matching, Unmatchable, match
 from underlap.columns import NONE, Int8, Int32, Int64, Table
 from underlap.timeline import UNKNOWN_NS, HostKind, Note, OpClass, Operations, Timeline
@@ -98,6 +99,8 @@ def meet(timeline: Timeline, calls: Calls, times: CallTimes) -> Rendezvous:
     needed, at_least, uncertainty = needed_arrivals(calls, times, matching, found)
     needed = without_impossible(timeline, calls, times, matching, found, needed, uncertainty)
     corrected = found.correct(calls.table.rank, times.start)
+    alone = _alone(timeline, calls)
+    needed, uncertainty = np.where(alone, corrected, needed), np.where(alone, 0, uncertainty)
     to_wait = np.where(needed == UNKNOWN_NS, UNKNOWN_NS, np.maximum(needed - corrected, 0))
     wait, transfer = _amounts(timeline.ops, times, to_wait)
     lower = np.where(at_least == UNKNOWN_NS, UNKNOWN_NS, np.maximum(at_least - corrected, 0))
@@ -119,6 +122,14 @@ def meet(timeline: Timeline, calls: Calls, times: CallTimes) -> Rendezvous:
         notes=(),
     )
     return dataclasses.replace(result, notes=meeting_notes.collect(timeline, calls, times, result))
+
+
+def _alone(timeline: Timeline, calls: Calls) -> NDArray[np.bool_]:
+    """Per call whether its group has one member, or the job one rank: there is nobody to wait for."""
+    sizes = [len(group.ranks) if group.ranks is not None else group.size for group in calls.groups]
+    of_one = np.array([*(size == 1 or (size is None and world_size(timeline) == 1) for size in sizes), world_size(timeline) == 1])
+    result: NDArray[np.bool_] = of_one[calls.table.group]
+    return result
 
 
 def _align(timeline: Timeline, calls: Calls, times: CallTimes, matching: Matching) -> Clocks:

@@ -6,13 +6,30 @@ Why time is exposed, and what would change it, is not answered here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from underlap import intervals
 from underlap._version import __version__
-from underlap.analyze import accounting, calls, depth, families, groups, notes, steps, verdicts, waits, why
+from underlap.analyze import (
+    accounting,
+    borrowed_rows,
+    calls,
+    depth,
+    drift,
+    families,
+    groups,
+    issue,
+    likeness,
+    notes,
+    sizes,
+    steps,
+    verdicts,
+    waits,
+    why,
+)
 from underlap.columns import NONE, Int32, Int64
 from underlap.report import (
     FamilyRow,
@@ -39,11 +56,16 @@ def report(
     step_numbers: Sequence[int] | None = None,
     mesh: Mapping[str, int] | None = None,
     deep: bool | None = None,
+    like: Timeline | None = None,
 ) -> Report:
     """The Report of a Timeline over a window ("whole", "steps", or None to choose). Raises OptionError.
 
     `deep` asks for contention, critical path, levers and bound, or leaves them out; None decides by the size of the trace.
+    `like` is an eager recording of the same job: what the replays of device graphs do not tell is borrowed from it.
     """
+    borrowed = None
+    if like is not None:
+        timeline, borrowed = likeness.borrow(timeline, like)
     found = steps.find(timeline)
     selection = steps.select(timeline, found, window, step_numbers)
     settled = groups.settle(timeline, mesh)
@@ -57,7 +79,9 @@ def report(
         own = ops_of[key]
         for number, amount in accounting.family_amounts(timeline.ops.take(own), family_of_op[own], sets[key], stretches).items():
             amounts.setdefault(number, []).append(amount)
-    reasons = why.explain(timeline, settled, times, found, selection, ops_of, sets, (keys, family_of_call))
+    wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
+    numbered = (keys, family_of_call)
+    reasons = why.explain(timeline, settled, times, found, selection, ops_of, sets, numbered, deep=wanted)
     rank_rows = [_rank_row(timeline, key, ops_of[key], sets[key], selection) for key in selection.stretches]
     rank_rows = waits.completed_ranks(rank_rows, reasons)
     step_rows = _step_rows(found, sets, selection)
@@ -69,13 +93,32 @@ def report(
         _completed(timeline, row, keys.index((row.axis, row.collective)), family_of_call, times, settled, reasons)
         for row in family_rows
     ]
+    issued = issue.find(timeline, times, family_of_call, sets)
+    own_calls = [waits.calls_of_family(keys.index((row.axis, row.collective)), family_of_call, times) for row in family_rows]
+    family_rows = [
+        msgspec.structs.replace(
+            row,
+            sizes=sizes.size_rows(row.collective, settled, times, reasons.met, own),
+            issue=issue.row_of(timeline, settled, found, times, issued, own),
+        )
+        for row, own in zip(family_rows, own_calls, strict=True)
+    ]
+    instances = calls.instance_rows(timeline, settled, found, times, outlier, reasons.met, issued)
+    if borrowed is not None:
+        family_rows = borrowed_rows.labeled_families(family_rows, keys, family_of_call, times.counted, borrowed)
+        instances = borrowed_rows.labeled_instances(instances, times.counted, times.start, borrowed)
     late = verdicts.late_rows(reasons)
-    wanted = deep if deep is not None else depth.rows_of(timeline) <= depth.ROWS_BY_DEFAULT
+    priced = reasons.priced
     deeper = (
-        depth.explore(timeline, settled, times, found, selection, sets, (keys, family_of_call), reasons, rank_rows)
-        if wanted and rank_rows
+        depth.explore(timeline, settled, times, found, selection, sets, numbered, reasons, priced, rank_rows)
+        if priced and rank_rows
         else None
     )
+    gains = {keys[number]: gain for number, gain in deeper.family_gains.items()} if deeper else {}
+    family_rows = [verdicts.with_gain(row, gains.get((row.axis, row.collective))) for row in family_rows]
+    slow = sizes.slow_sizes(family_rows)
+    drifting = drift.notes(numbered, found, times, reasons.met)
+    meeting = (*reasons.met.notes, *drifting, *([] if slow is None else [slow]))
     return Report(
         origin_ns=str(timeline.origin_ns),
         provenance=_provenance(timeline),
@@ -86,10 +129,11 @@ def report(
         families=family_rows,
         steps=step_rows,
         lanes=_lane_rows(timeline, selection),
-        instances=calls.instance_rows(timeline, settled, found, times, outlier, reasons.met),
+        instances=instances,
         causes=verdicts.cause_rows(reasons.causes),
         coverage=verdicts.coverage(reasons.causes),
-        headline=verdicts.headline(rank_rows, reasons.causes, late),
+        idle_causes=verdicts.idle_rows(reasons.idle),
+        headline=verdicts.headline(rank_rows, reasons.causes, late, deeper.contention.net_gain if deeper else None),
         findings=verdicts.findings(family_rows, rank_rows),
         late=late,
         clocks=waits.clock_rows(reasons),
@@ -99,12 +143,18 @@ def report(
         levers=deeper.levers if deeper else [],
         joint_lever=deeper.joint if deeper else None,
         if_independent=deeper.if_independent if deeper else None,
+        if_nothing_sent=deeper.if_nothing_sent if deeper else None,
         levers_unknown=deeper.levers_unknown if deeper else None,
         bound=deeper.bound if deeper else None,
+        step_prediction=deeper.prediction if deeper else None,
+        borrowed=borrowed_rows.account(borrowed) if borrowed else None,
         unmatched=unmatched,
         notes=[
             NoteRow(code=note.code, text=note.text)
-            for note in notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, reasons.met.notes)
+            for note in [
+                *([borrowed_rows.note(borrowed)] if borrowed else []),
+                *notes.collect(timeline, settled, selection, times, outlier, unmatched, busy, meeting),
+            ]
         ],
     )
 
@@ -144,6 +194,7 @@ def _provenance(timeline: Timeline) -> Provenance:
             resolution_ns=info.resolution_ns,
             on_cpu=info.on_cpu,
             device_model=info.device_model,
+            coordinates=dict(info.coordinates),
         )
     return Provenance(
         kind=timeline.provenance,
@@ -198,8 +249,12 @@ def _rank_row(
         communication_kernels=int(kernels[OpClass.COMMUNICATION] + kernels[OpClass.WAIT]),
         fused_kernels=int(kernels[OpClass.FUSED]),
         copies=int(kernels[OpClass.COPY]),
-        **{f"{name}_ns": value for name, value in parts.items()},
+        **_in_ns(parts),
     )
+
+
+def _in_ns(parts: Mapping[str, int]) -> dict[str, Any]:
+    return {f"{name}_ns": value for name, value in parts.items()}
 
 
 def _summary(rows: list[RankRow], unmatched: list[UnmatchedRow]) -> Summary | None:

@@ -242,6 +242,11 @@ def _slope(found: Samples, chosen: NDArray[np.bool_], dose: Float, stratum: Int6
     return Estimate(value=value, low=low, high=high, units=slope.units)
 
 
+def drifts(ratio: Estimate, placebo: Estimate) -> bool:
+    """Whether the placebo differs from 1 by more than a trifle of what the ratio does."""
+    return placebo.excludes(1.0) and abs(placebo.value - 1) > _DRIFT * abs(ratio.value - 1)
+
+
 def judged(effect: Effect) -> tuple[Word, str | None]:
     """The word for an effect, and why it is no more than that."""
     ratio, placebo = effect.ratio, effect.placebo
@@ -250,7 +255,7 @@ def judged(effect: Effect) -> tuple[Word, str | None]:
             "there is no placebo: too few kernels stay away from communication in all steps, so that nothing shows "
             "whether the steps are alike otherwise; more steps, or steps with less communication, would tell"
         )
-    if placebo.excludes(1.0) and abs(placebo.value - 1) > _DRIFT * abs(ratio.value - 1):
+    if drifts(ratio, placebo):
         return "not established", (
             f"kernels that are not beside communication differ as well ({placebo.value:.3f}, "
             f"{placebo.low:.3f} to {placebo.high:.3f}; expected 1): something else changes with communication"

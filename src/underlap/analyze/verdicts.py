@@ -6,10 +6,24 @@ Words only; every amount comes from the accounting, the rendezvous and the cause
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from underlap.analyze.idle import IDLE_CAUSES
 from underlap.analyze.why import CauseSum, Why
-from underlap.report import CauseRow, Evidence, FamilyRow, FindingRow, LateRow, RankRow, Verdict
+from underlap.report import (
+    CauseRow,
+    Evidence,
+    FamilyRow,
+    FindingRow,
+    IdleCauseRow,
+    LateRow,
+    NetGainReport,
+    RankRow,
+    Verdict,
+)
 from underlap.timeline import Timeline
 
 FLOOR_SHARE = 0.02
@@ -74,6 +88,21 @@ ADVICE = {
         would_change="independent work beside it (prefetch, two half-batches, decomposition), or sending less or closer",
         price="memory for what is in flight; smaller kernels run less efficiently",
     ),
+    "stretched": Advice(
+        means="the compute beside it slowed the transfer, and what that added sticks out",
+        would_change="fewer channels or multiprocessors for one of the two, copy engines, or other compute beside it",
+        price="with fewer channels the transfer alone takes longer",
+    ),
+    "latency_bound": Advice(
+        means="its messages are below half-peak size: their latency takes longer than their bytes",
+        would_change="fewer, larger messages (larger buckets, several tensors in one call)",
+        price="a larger message starts later and is harder to hide; memory for the bucket",
+    ),
+    "fabric_bound": Advice(
+        means="more transfer on this link than all compute that could run beside it: no schedule hides the rest",
+        would_change="sending less or closer: another layout or placement, compression, in-network reduction",
+        price="another layout moves bytes to another axis; compression changes numerics",
+    ),
     "too_little_compute": Advice(
         means="the independent compute beside it ran out, or none was left",
         would_change="issue it earlier, move independent compute beside it, or send less or closer",
@@ -118,8 +147,12 @@ def verdict(timeline: Timeline, row: FamilyRow, sums: dict[str, CauseSum], *, on
         unknown.append(f"how much of it is waiting for a late peer: {what}")
     if row.payload_bytes is None:
         unknown.append("its bytes: record shapes (record_shapes=True), or export with payloads")
-    if first in ("dependent", "serialized_or_dependent"):
-        unknown.append("whether the next compute really needs its result: shown by timing only; event or data edges would tell")
+    if first in ("dependent", "serialized_or_dependent") and sums[first].largest.grade != "sync":
+        on_device = first == "dependent" and not any(info.on_cpu for info in timeline.ranks)
+        looks = " (a full hardware queue looks the same, as with CUDA_DEVICE_MAX_CONNECTIONS=1)" if on_device else ""
+        unknown.append(
+            f"whether the next compute really needs its result: shown by timing only{looks}; event or data edges would tell"
+        )
     return Verdict(
         outcome=_outcome(row),
         cause=first,
@@ -130,6 +163,43 @@ def verdict(timeline: Timeline, row: FamilyRow, sums: dict[str, CauseSum], *, on
         price=advice.price if advice else None,
         unknown=unknown,
     )
+
+
+def with_gain(row: FamilyRow, gain: NetGainReport | None) -> FamilyRow:
+    """The family with the net gain of hiding it; where that is an established loss, so is its outcome."""
+    if row.verdict is None or gain is None:
+        return row
+    lost = gain.word == "loss"
+    verdict = msgspec.structs.replace(
+        row.verdict,
+        outcome="a loss" if lost else row.verdict.outcome,
+        net_gain=gain,
+        loss=_loss(gain) if lost else None,
+    )
+    return msgspec.structs.replace(row, verdict=verdict)
+
+
+def _loss(gain: NetGainReport) -> str:
+    """The figures of a loss, in device time."""
+    compute, talk = (
+        "an unknown time" if cost is None else f"{cost / 1e6:.2f} ms"
+        for cost in (gain.compute_cost_ns, gain.communication_cost_ns)
+    )
+    low, high = ("?" if end is None else f"{-end / 1e6:.2f}" for end in (gain.net_high_ns, gain.net_low_ns))
+    return (
+        f"hiding {gain.hidden_ns / 1e6:.2f} ms of communication made compute longer by {compute} and communication by {talk}: "
+        f"{low} to {high} ms of device time lost; one after the other, or with fewer channels, would be faster"
+    )
+
+
+def idle_rows(idle: Mapping[tuple[int, int], Mapping[str, int]]) -> list[IdleCauseRow]:
+    """The causes of idle time of all devices together, largest first."""
+    sums: Counter[str] = Counter()
+    for of_device in idle.values():
+        sums.update(of_device)
+    total = sum(sums.values())
+    order = sorted(sums, key=lambda cause: (-sums[cause], IDLE_CAUSES.index(cause)))
+    return [IdleCauseRow(cause=cause, idle_ns=sums[cause], share=sums[cause] / total) for cause in order if sums[cause]]
 
 
 def _outcome(row: FamilyRow) -> str:
@@ -188,15 +258,23 @@ def _finding(family: FamilyRow, cause: CauseRow, span: int, devices: int) -> Fin
 
 
 def headline(  # noqa: PLR0911 - one return per sentence
-    ranks: Sequence[RankRow], sums: dict[str, CauseSum], late: Sequence[LateRow]
+    ranks: Sequence[RankRow], sums: dict[str, CauseSum], late: Sequence[LateRow], gain: NetGainReport | None = None
 ) -> str | None:
     """The one sentence that decides what to look at next; None where there is no communication to speak of."""
     span = sum(row.span_ns for row in ranks)
     communication = sum(row.communication_ns for row in ranks)
     exposed = sum(row.exposed_ns for row in ranks)
     idle = sum(row.idle_ns for row in ranks)
+    fused = sum(row.fused_ns for row in ranks)
+    if span and fused and not communication:
+        return (
+            f"All communication is inside fused kernels, which compute as well ({fused / span:.1%} of the window): "
+            "nothing is left to hide, and no overlap is missing."
+        )
     if not span or not communication:
         return None
+    if gain is not None and gain.word == "loss":
+        return f"Hiding costs more than it hides: {_loss(gain)}."
     if not exposed:
         return "All communication is hidden: there is nothing to gain from hiding more."
     of_window = f"{exposed / span:.1%} of the window"

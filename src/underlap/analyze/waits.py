@@ -17,13 +17,14 @@ from underlap.report import BubbleRow, ClockRow, FamilyRow, RankRow
 
 
 def completed_ranks(rows: Sequence[RankRow], why: Why) -> list[RankRow]:
-    """Each row with its waiting, and with the uncertainty of its clock where ranks were compared."""
+    """Each row with its waiting, its causes of idle time, and the uncertainty of its clock where ranks were compared."""
     clocks = why.met.clocks
     residual = dict(zip(clocks.ranks.tolist(), clocks.residual_ns.tolist(), strict=True)) if why.compared else {}
     return [
         msgspec.structs.replace(
             row,
             **_fields([why.splits[row.rank, row.device]] if row.communication_ns else []),
+            idle_causes=why.idle[row.rank, row.device],
             clock_uncertainty_ns=residual[row.rank] if residual.get(row.rank, NONE) >= 0 else None,
         )
         for row in rows
@@ -60,8 +61,15 @@ def _fields(splits: Sequence[WaitSplit | None]) -> dict[str, int | float | None]
 def _bandwidth(row: FamilyRow, own: np.ndarray, calls: Calls, why: Why) -> float | None:
     """GB/s over transfer, of the calls whose waiting, payload and group size are known."""
     moved, duration = 0.0, 0
+    largest: dict[int, int] = {}
+    if row.collective == "all_to_all":
+        # An uneven all-to-all counts as its largest rank.
+        for at in own.tolist():
+            meeting = int(why.met.instance[at])
+            largest[meeting] = max(largest.get(meeting, NONE), int(calls.table.payload_bytes[at]))
     for at in own.tolist():
-        group, payload, transfer = calls.table.group[at], int(calls.table.payload_bytes[at]), int(why.met.transfer[at])
+        group, transfer = calls.table.group[at], int(why.met.transfer[at])
+        payload = largest.get(int(why.met.instance[at]), int(calls.table.payload_bytes[at]))
         factor = bus_factor(row.collective, calls.groups[group].size if group >= 0 else None)
         if factor is not None and payload > 0 and transfer > 0:
             moved += factor * payload
@@ -101,6 +109,7 @@ def bubble_rows(why: Why, calls: Calls) -> list[BubbleRow]:
             micro_batches=entry.micro_batches,
             ideal_share=entry.ideal_share,
             waiting_share={str(rank): share for rank, share in entry.waiting_share.items()},
+            waiting_ns={str(rank): ns for rank, ns in entry.waiting_ns.items()},
             how=entry.how,
         )
         for entry in why.bubbles

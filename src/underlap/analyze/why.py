@@ -11,14 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underlap import intervals
-from underlap.analyze import causes, lateness, rendezvous, stragglers
+from underlap.analyze import causes, dependences, fabric, idle, lateness, message_sizes, rendezvous, stragglers, transfer_causes
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.bubbles import Bubble, bubbles, pipeline_calls
 from underlap.analyze.calls import CallTimes
 from underlap.analyze.causes import Slice, Waiting
+from underlap.analyze.contention import Contention, contention
 from underlap.analyze.families import FamilyKey
 from underlap.analyze.groups import Calls
+from underlap.analyze.host_time import HostTime
 from underlap.analyze.rendezvous import Rendezvous, WaitSplit
+from underlap.analyze.slower_calls import stretch_of_calls
 from underlap.analyze.steps import Selection, Steps
 from underlap.columns import NONE, Int32, Int64
 from underlap.timeline import OpClass, Operations, Timeline
@@ -48,12 +51,18 @@ class Why:
     family_causes: dict[int, dict[str, CauseSum]]
     """Each slice split equally among the families in it: adds up to the family's exposed share."""
     late: tuple[stragglers.Verdict, ...]
+    lateness: lateness.Late
+    """One row per instance in which a rank kept others waiting."""
     bubbles: tuple[Bubble, ...]
     compared: bool
     """Whether any call was matched over ranks."""
+    idle: dict[Device, dict[str, int]]
+    """Causes of idle time; those of a device add up to its idle time."""
+    priced: Contention | None
+    """The price of hiding, where it was looked for."""
 
 
-def explain(
+def explain(  # noqa: PLR0913 - everything that the account has found
     timeline: Timeline,
     calls: Calls,
     times: CallTimes,
@@ -62,11 +71,24 @@ def explain(
     rows: dict[Device, Int64],
     sets: dict[Device, DeviceSets],
     families: tuple[list[FamilyKey], Int32],
+    *,
+    deep: bool,
 ) -> Why:
-    """Everything in `Why`, for the operations of each device (`rows`) and its interval sets."""
+    """Everything in `Why`, for the operations of each device (`rows`) and its interval sets. `deep` looks for contention,
+    without which no transfer is called stretched."""
     met = rendezvous.meet(timeline, calls, times)
     pipeline = pipeline_calls(timeline, calls, times, steps)
     family_of_op = np.append(families[1], NONE)[timeline.ops.collective]
+    compared = bool((met.instances.members > 1).any())
+    transfer = met.transfer if compared else None
+    priced = contention(timeline, steps, selection, sets, calls, times, families[1], transfer) if deep and sets else None
+    stretch = stretch_of_calls(priced.communication if priced else (), calls, times, families[1], transfer)
+    latency = message_sizes.latency_bound(calls, times, transfer)
+    host, edges = HostTime(timeline), _event_edges(timeline)
+    forward, backward = fabric.successors(edges), fabric.successors([(target, source) for source, target in edges])
+    awaited = {target: frozenset(sources) for target, sources in backward.items()}
+    gaps = idle.Idle(timeline, calls, times, steps, met, pipeline, host)
+    idle_causes: dict[Device, dict[str, int]] = {}
     total, per_family = _Sums(), {number: _Sums() for number in range(len(families[0]))}
     splits: dict[Device, WaitSplit | None] = {}
     family_splits: dict[int, list[WaitSplit | None]] = {}
@@ -74,7 +96,8 @@ def explain(
         own = timeline.ops.take(rows[key])
         halves = rendezvous.halves(own, met)
         splits[key] = rendezvous.split(sets[key], halves, stretches)
-        waiting = _waiting(own, met, pipeline, halves.transferring) if splits[key] is not None else None
+        known = _waiting(own, met, pipeline, halves.transferring) if splits[key] is not None else Waiting()
+        waiting = dataclasses.replace(known, peer=intervals.merge(known.peer, _spinning(own, halves)))
         family = family_of_op[rows[key]]
         unions = {}
         for number in np.unique(family[family >= 0]).tolist():
@@ -83,7 +106,15 @@ def explain(
             family_splits.setdefault(number, []).append(split)
             talk = part.op_class != OpClass.FUSED
             unions[number] = intervals.union(part.start_ns[talk], part.end_ns[talk])
-        for piece in causes.device_causes(timeline, rows[key], sets[key], stretches, waiting):
+        found = causes.device_causes(timeline, rows[key], sets[key], stretches, waiting, host=host, awaited=awaited)
+        evidence = transfer_causes.Evidence(
+            stretch_ns=stretch,
+            latency_ns=latency,
+            group=calls.table.group,
+            excess_ns=fabric.excess(timeline, calls, met, rows[key], sets[key], stretches, forward, backward),
+        )
+        idle_causes[key] = gaps.causes(rows[key], sets[key], stretches)
+        for piece in transfer_causes.refined(found, evidence):
             total.add(piece, piece.end_ns - piece.start_ns)
             for number, amount in _shared(piece, unions):
                 per_family[number].add(piece, amount)
@@ -95,9 +126,20 @@ def explain(
         causes=total.result(),
         family_causes={number: sums.result() for number, sums in per_family.items()},
         late=stragglers.verdicts(late, met, times, steps, families, pipeline),
+        lateness=late,
         bubbles=bubbles(timeline, calls, times, steps, met),
-        compared=bool((met.instances.members > 1).any()),
+        compared=compared,
+        idle=idle_causes,
+        priced=priced,
     )
+
+
+def _event_edges(timeline: Timeline) -> list[tuple[int, int]]:
+    """(operation, operation that waits for an event recorded after it)."""
+    if len(timeline.event_waits) == 0:
+        return []
+    edges = dependences.event_edges(timeline)
+    return list(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
 
 
 class _Sums:
@@ -126,6 +168,13 @@ class _Sums:
             )
             for cause in order
         }
+
+
+def _spinning(own: Operations, halves: rendezvous.Halves) -> Int64:
+    """Spin kernels (barriers, notify) wait for peers whether or not they could be matched, while nothing else communicates."""
+    spin = own.op_class == OpClass.WAIT
+    alone = intervals.subtract(intervals.union(own.start_ns[spin], own.end_ns[spin]), halves.transferring)
+    return intervals.subtract(alone, halves.unknown)
 
 
 def _waiting(own: Operations, met: Rendezvous, pipeline: NDArray[np.bool_], transferring: Int64) -> Waiting:

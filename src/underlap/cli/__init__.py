@@ -2,8 +2,8 @@
 
 Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
 
-Exit codes: 0 done, 1 ranks of a run failed, 2 usage or unusable input, 130 interrupted. A reader that closes the pipe early is
-no failure.
+Exit codes: 0 done or held, 1 findings (lint), a claim refuted or ranks of a run failed, 2 usage or unusable input, 3 a claim
+cannot be decided, 130 interrupted. A reader that closes the pipe early is no failure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import click
 
 from underlap._version import __version__
 from underlap.cli.analyze import analyze
+from underlap.cli.claims import claims
+from underlap.cli.judge import judge
+from underlap.cli.lint import lint
 from underlap.cli.run import run
 from underlap.cli.simulate import simulate
 from underlap.errors import RunError, UnderlapError
@@ -55,9 +58,12 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="underlap", message="%(prog)s %(version)s")
 def main() -> None:
-    """Tell which communication is really hidden behind compute, from the traces of a profiler."""
+    """Tell which communication is really hidden behind compute, and what claims about it are worth."""
 
 
 main.add_command(analyze)
 main.add_command(run)
 main.add_command(simulate)
+main.add_command(lint)
+main.add_command(claims)
+main.add_command(judge)

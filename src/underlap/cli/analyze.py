@@ -53,10 +53,25 @@ Example:
     "--names",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML file with further kernel families.",
+    help="YAML file with further kernel families; docs/names.md has the format and an example.",
+)
+@click.option(
+    "--like",
+    metavar="TRACE",
+    type=click.Path(exists=True, path_type=Path),
+    help="An eager (or warm-up) trace of the same job, or a folder of them: kernels of CUDA graphs borrow shapes, groups, sizes "
+    "and order from it, and the report labels what is borrowed.",
 )
 @click.option(
     "--jobs", metavar="N", type=click.IntRange(min=1), help="Processes for reading.  [default: one per file, at most one per CPU]"
+)
+@click.option(
+    "--config",
+    "configs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A script or file of the job's configuration, as for lint: which rule explains the verdict. May be repeated.",
 )
 @click.option("--explain", is_flag=True, help="After the screen: what decided at each branch, the critical path, and the levers.")
 @click.option("--force", is_flag=True, help="Replace output files that exist.")
@@ -71,7 +86,9 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
     ranks: tuple[int, ...] | None,
     mesh: dict[str, int] | None,
     names: Path | None,
+    like: Path | None,
     jobs: int | None,
+    configs: tuple[Path, ...],
     explain: bool,
     force: bool,
     no_progress: bool,
@@ -83,7 +100,7 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
     if steps is not None and window == "whole":
         raise click.UsageError("--steps selects steps, and --window whole none: pass one of them.")
     json_path = Path(json_file) if json_file is not None and json_file != STREAM else None
-    _check_outputs(json_path, instances_file, (*paths, names) if names else paths, force=force)
+    _check_outputs(json_path, instances_file, [path for path in (*paths, *configs, names, like) if path], force=force)
 
     from underlap.cli.progress import reading_bar
     from underlap.flows.analyze import analyze as analyze_timeline
@@ -91,7 +108,9 @@ def analyze(  # noqa: PLR0913 - click passes one argument per option
 
     with reading_bar(wanted=not no_progress) as progress:
         timeline = read(*paths, names=names, ranks=ranks, jobs=jobs, progress=progress)
-    report = analyze_timeline(timeline, window=window, steps=steps, mesh=mesh, deep=True if explain else None)
+        other = None if like is None else read(like, names=names, jobs=jobs, progress=progress)
+    deep = True if explain else None
+    report = analyze_timeline(timeline, window=window, steps=steps, mesh=mesh, deep=deep, like=other, config=configs)
 
     # Files first: a reader of the screen that leaves early must not cost them.
     _write_files(report, json_path, instances_file)

@@ -9,24 +9,22 @@ import re
 import stat
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from underlap.errors import InputError, NotATraceError, OptionError, UnreadableError
-from underlap.read import formats
+from underlap.flows.recordings import distinct_ranks, refuse_several_runs
+from underlap.read import execution_trace, formats
 from underlap.read.identity import rank_from_name
 from underlap.read.names import NameTable
-from underlap.timeline import Note, Timeline, concatenate, renumber, with_ranks
+from underlap.timeline import Note, Timeline, concatenate, with_ranks
+from underlap.wording import counted
 
 _PARALLEL_BYTES = 16 << 20
 """Below this much input, starting processes costs more than it gains."""
 _LISTED = 4
-_RANK_IN_NAME = re.compile(r"(?<=rank|work)(?:er)?[-_ ]?\d+", re.IGNORECASE)
-# Six digits or more are a time; the profiler's own names have one per rank.
-_RANK_OR_NUMBER_IN_NAME = re.compile(rf"{_RANK_IN_NAME.pattern}|[0-9]{{6,}}", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,8 @@ def read(
         named = {rank for rank in told if rank is not None}
         files = [file for file, rank in zip(files, told, strict=True) if rank is None or rank in wanted] or files
     timelines = _read_all(files, table, folder, jobs, progress)
-    timelines, notes = _distinct_ranks(timelines)
+    refuse_several_runs(timelines)
+    timelines, notes = distinct_ranks(timelines)
     notes += _folder_notes(folder)
     timeline = concatenate(_own_clocks(timelines))
     if wanted is not None:
@@ -137,6 +136,8 @@ def _some(paths: Iterable[Path]) -> str:
 def _traces_among(files: list[Path], folder: _Folder) -> list[tuple[Path, formats.Format, bool]]:
     found: list[tuple[Path, formats.Format, bool]] = []
     for file in files:
+        if execution_trace.is_one(file):
+            continue  # read with the profile that it belongs to
         try:
             found.append((file, formats.detect(file), True))
         except InputError as error:
@@ -271,63 +272,6 @@ def _without_folder(error: InputError, file: Path) -> str:
     return str(error).replace(str(file), file.name)
 
 
-def _distinct_ranks(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note]]:
-    """One Timeline per set of ranks: assumed ranks numbered anew, files that repeat a rank left out, both noted."""
-    known = [timeline for timeline in timelines if _stated(timeline)]
-    assumed = [timeline for timeline in timelines if not _stated(timeline)]
-    kept, notes = _one_recording(known)
-    taken = {info.rank for timeline in kept for info in timeline.ranks}
-    renumbered = []
-    for timeline in assumed:
-        mapping: dict[int, int] = {}
-        for info in timeline.ranks:
-            number = info.rank
-            while number in taken:
-                number += 1
-            mapping[info.rank] = number
-            taken.add(number)
-        renumbered.append(renumber(timeline, mapping))
-    if assumed and len(timelines) > 1:
-        listed = ", ".join(
-            f"{info.source} = rank {info.rank}" for timeline in renumbered[:_LISTED] for info in timeline.ranks[:_LISTED]
-        )
-        text = f"{len(assumed)} files do not say their rank; numbered in order of name: {listed}"
-        notes.append(Note(code="rank_assumed", text=text))
-    elif assumed and assumed[0].ranks[0].rank_source == "assumed":
-        notes.append(Note(code="rank_assumed", text=f"{assumed[0].ranks[0].source} does not say its rank; taken as rank 0"))
-    return [*kept, *renumbered], notes
-
-
-def _stated(timeline: Timeline) -> bool:
-    return timeline.ranks[0].rank_source in ("distributedInfo", "file name")
-
-
-def _one_recording(timelines: list[Timeline]) -> tuple[list[Timeline], list[Note]]:
-    """Where a rank occurs twice: the files of one recording, told by their names, else the earliest file of each rank."""
-    ranks = [timeline.ranks[0].rank for timeline in timelines]
-    counted = Counter(ranks)
-    if not counted or counted.most_common(1)[0][1] == 1:
-        return timelines, []
-    chosen = list(range(len(timelines)))
-    used = "the earliest of each rank"
-    for pattern in (_RANK_IN_NAME, _RANK_OR_NUMBER_IN_NAME):
-        recordings: dict[str, list[int]] = {}
-        for at, timeline in enumerate(timelines):
-            recordings.setdefault(pattern.sub("*", timeline.ranks[0].source), []).append(at)
-        best = max(recordings, key=lambda stem: len({ranks[at] for at in recordings[stem]}))
-        if len({ranks[at] for at in recordings[best]}) > 1:
-            chosen, used = recordings[best], best
-            break
-    kept: dict[int, int] = {}
-    for at in sorted(chosen, key=lambda at: timelines[at].origin_ns):
-        kept.setdefault(ranks[at], at)
-    left = [timeline.ranks[0].source for at, timeline in enumerate(timelines) if kept.get(ranks[at]) != at]
-    listed = ", ".join(left[:_LISTED]) + (", ..." if len(left) > _LISTED else "")
-    repeated = min(rank for rank in counted if counted[rank] > 1)
-    text = f"rank {repeated} occurs in {counted[repeated]} files; used {used}, left out {len(left)}: {listed}"
-    return [timelines[at] for at in sorted(kept.values())], [Note(code="duplicate_ranks", text=text)]
-
-
 def _own_clocks(timelines: list[Timeline]) -> list[Timeline]:
     """Clocks numbered from 0: files that name the same host share one; a file that names none has its own."""
     numbers: dict[tuple[str, int], int] = {}
@@ -370,9 +314,9 @@ def _folder_notes(folder: _Folder) -> list[Note]:
         text = f"the folder has traces of its own; those in its folders are not read: {_some(folder.below)}"
         notes.append(Note(code="subfolders", text=text))
     if folder.unusable:
-        text = f"{len(folder.unusable)} traces of the folder cannot be used: {folder.unusable[0]}"
+        text = f"not usable: {counted(len(folder.unusable), 'trace')} of the folder (first: {folder.unusable[0]})"
         notes.append(Note(code="unusable_files", text=text))
     if folder.strays:
-        text = f"{len(folder.strays)} files of the folder are no traces and are left out: {folder.strays[0]}"
+        text = f"left out, as no trace: {counted(len(folder.strays), 'file')} of the folder (first: {folder.strays[0]})"
         notes.append(Note(code="stray_files", text=text))
     return notes

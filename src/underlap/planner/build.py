@@ -26,7 +26,7 @@ def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Pl
     """
     layout.check_model(model)
     check_workload(workload, layout, model)
-    _check_split_backward(layout)
+    _check_planned(layout, model, workload)
     shapes = Shapes(model, layout, workload)
     draft = Draft(groups(layout, domain), shapes.activation)
     _draft_blocks(draft, shapes)
@@ -43,7 +43,13 @@ def plan(model: Model, layout: Layout, workload: Workload, *, domain: int) -> Pl
     )
 
 
-def _check_split_backward(layout: Layout) -> None:
+def _check_planned(layout: Layout, model: Model, workload: Workload) -> None:
+    """What inputs can say and plans cannot."""
+    if isinstance(workload, Decode) and layout.cp > 1:
+        raise OptionError(f"workload: decode with cp={layout.cp}: a cache divided over ranks is not modeled: use tp, dp or pp")
+    sizes = layout.chunk_layers(model)
+    if 0 in sizes:
+        raise OptionError(f"layout: split gives chunk {sizes.index(0)} no layers, which is not modeled: give each one or more")
     if layout.schedule in SPLIT_BACKWARD and layout.zero_stage >= 2:
         raise OptionError(
             f"layout: schedule={layout.schedule} with zero={layout.zero_stage}: gradients would be reduced behind each weight "
@@ -113,8 +119,8 @@ def _draft_training(draft: Draft, shapes: Shapes, kinds: Sequence[str], outside:
             weights.reduce(draft, shapes, matrices)
         draft.close(f"{name}.backward")
         if shapes.layout.schedule in SPLIT_BACKWARD:
-            for part in split_off(draft.blocks[f"{name}.backward"]):
-                draft.blocks[part.name] = part
+            for block in split_off(draft.blocks[f"{name}.backward"]):
+                draft.blocks[block.name] = block
 
     backward("head", outside["head"], ends.head_backward)
     for kind in kinds:
@@ -162,7 +168,11 @@ RETURN = ".return"
 
 
 def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
-    """Blocks that send a task's result or receive its input, and that wait for either."""
+    """Blocks that send a task's result or receive its input, and that wait for either.
+
+    Every tp rank sends what it holds: with sequence parallelism its part, else the whole stream (Megatron can send parts there
+    too and gather them behind the border, arXiv 2104.04473, section 4.1; not planned).
+    """
     if shapes.layout.pp == 1:
         return
     forward = draft.phase

@@ -202,7 +202,9 @@ def _ring(draft: Draft, shapes: Shapes) -> None:
 
 
 def _ring_backward(draft: Draft, shapes: Shapes) -> None:
-    """Keys and values go around again; their gradients follow one step behind and end where they belong: one message more."""
+    """Keys and values go around again; their gradients follow one step behind and end where they belong: one message more than
+    twice the forward's. Gradients travel in the activations' precision; implementations that add them up in fp32 send twice that.
+    """
     steps = shapes.layout.cp
     keys, gradients = _blocks(draft, shapes, "keys", own=True), _blocks(draft, shapes, "grad.keys", own=True)
     home = draft.buffer("grad.keys.home", shapes.tokens, shapes.key_width)

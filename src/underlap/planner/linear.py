@@ -3,6 +3,8 @@
 A column-parallel product needs the whole of its input and gives a part of its output; a row-parallel one gives a partial
 sum. Without sequence parallelism the sum is all-reduced, and so is the gradient of the input of the column-parallel one.
 With it the residual stream is divided along tokens: all-gather before, reduce-scatter behind, and the other way backward.
+Then only the divided input of a column-parallel product is kept, and the backward gathers it again (section 4.2.2 of the
+second): two all-gathers per layer beyond the four all-reduces' worth of bytes (`formulas.sequence_parallel_regather_bytes`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Weights, their gradients and states: which buffers a layer has, and what moves when they are sharded or reduced."""
+"""Weights, their gradients and states: which buffers a layer has, and what moves when they are sharded or reduced.
+
+Left out, as too small to matter: biases, the bias of a layer norm, norms of queries and keys, norms of latents, and the
+all-reduce over tp of the gradients of what every tp rank holds whole (norms, router, down projections of latent attention).
+"""
 
 from __future__ import annotations
 

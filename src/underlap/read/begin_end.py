@@ -50,6 +50,6 @@ def _pairs(found: list[tuple[int, Event]], times: list[int], dropped: Counter[st
             begin.dur = msgspec.Raw(f"{length // 1000}.{length % 1000:03d}".encode())
             whole.append((begun, begin))
         else:
-            dropped["that end without a begin"] += 1
-    dropped["that begin without an end"] += len(stack)
+            dropped["of an end without a begin"] += 1
+    dropped["of a begin without an end"] += len(stack)
     return whole

@@ -11,9 +11,9 @@ import numpy as np
 
 from underlap.columns import Int64, Interner
 from underlap.errors import NotATraceError
-from underlap.read import calls, cpu, device
+from underlap.read import calls, cpu, device, execution_trace
 from underlap.read.event_waits import event_waits
-from underlap.read.identity import rank_from_metadata, rank_from_name
+from underlap.read.identity import coordinates_from_name, rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
@@ -21,6 +21,7 @@ from underlap.read.numbers import integer
 from underlap.read.rows import Context, FileRows, Parts
 from underlap.read.sieve import drop_impossible
 from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Note, Operations, RankInfo, Thread, Timeline, in_time_order
+from underlap.wording import counted
 
 _SYNC_NAME = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize$|(?:cuda|hip)Memcpy$|aclrtSynchronize")
 _NO_HOST = ("", "localhost", "localhost.localdomain", "unknown", "(none)")
@@ -69,11 +70,14 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
             clock=_host_clock(file.metadata),
             resolution_ns=_resolution(ops),
             device_model=_device_model(file.metadata, parts, number),
+            multiprocessors=_multiprocessors(file.metadata, parts, number),
+            coordinates=tuple(coordinates_from_name(path).items()) if source == "assumed" else (),
             groups=listed,
         )
         for number in rank_numbers
     )
     waits = event_waits(rows, parts.lanes)
+    known, told = execution_trace.dependences(path, rows, ops, collectives, names.values, parts.operator)
     timeline = Timeline(
         provenance="measured",
         origin_ns=origin,
@@ -87,7 +91,8 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
         host=host.replace(start_ns=host.start_ns - origin, end_ns=host.end_ns - origin),
         collectives=collectives.replace(issue_ns=_relative_times(collectives.issue_ns, origin)),
         recognized=np.fromiter((table.recognize(name).known for name in names.values), dtype=bool, count=len(names.values)),
-        notes=(*_notes(path, file, rows), *notes, *parts.notes),
+        dependences=known,
+        notes=(*_notes(path, file, rows), *notes, *parts.notes, *told),
         event_waits=waits.replace(wait_ns=waits.wait_ns - origin, record_ns=waits.record_ns - origin),
     )
     timeline.validate()
@@ -178,38 +183,45 @@ def _host_clock(metadata: dict[str, Any]) -> int:
 
 
 def _device_model(metadata: dict[str, Any], parts: Parts, rank: int) -> str | None:
-    used = {lane.device for lane in parts.lanes if lane.rank == rank}
-    properties = metadata.get("deviceProperties")
-    models = {
-        str(entry.get("name"))
-        for entry in (properties if isinstance(properties, list) else [])
-        if isinstance(entry, dict) and integer(entry.get("id")) in used and entry.get("name")
-    }
+    models = {str(entry["name"]) for entry in _devices(metadata, parts, rank) if entry.get("name")}
     return models.pop() if len(models) == 1 else None
+
+
+def _multiprocessors(metadata: dict[str, Any], parts: Parts, rank: int) -> int | None:
+    counts = {integer(entry.get("numSms")) for entry in _devices(metadata, parts, rank)}
+    return counts.pop() if len(counts) == 1 and min(counts) > 0 else None
+
+
+def _devices(metadata: dict[str, Any], parts: Parts, rank: int) -> list[dict[str, Any]]:
+    """What the trace says about the devices that the rank uses."""
+    used = {lane.device for lane in parts.lanes if lane.rank == rank}
+    listed = metadata.get("deviceProperties")
+    entries = listed if isinstance(listed, list) else []
+    return [entry for entry in entries if isinstance(entry, dict) and integer(entry.get("id")) in used]
 
 
 def _notes(path: Path, file: EventFile, rows: FileRows) -> list[Note]:
     damage, notes = file.damage, []
     if damage.truncated:
-        notes.append(Note(code="truncated", text=f"{path.name}: {damage.truncated}; {rows.events} complete events were used"))
+        notes.append(Note(code="truncated", text=f"{path.name}: {damage.truncated}; complete events used: {rows.events}"))
     if damage.skipped:
-        text = f"{path.name}: {damage.skipped} events could not be read and are left out (first: {damage.first_skipped})"
+        text = f"{path.name}: left out, as unreadable: {counted(damage.skipped, 'event')} (first: {damage.first_skipped})"
         notes.append(Note(code="events_skipped", text=text))
     if damage.mended:
-        text = f"{path.name}: {damage.mended} events were not valid JSON (control characters, quotes, NaN) and were mended"
+        text = f"{path.name}: mended, as no valid JSON (control characters, quotes, NaN): {counted(damage.mended, 'event')}"
         notes.append(Note(code="events_mended", text=text))
     if damage.mistyped:
-        text = f"{path.name}: {damage.mistyped} events have fields of a wrong type, which are taken as absent"
+        text = f"{path.name}: taken as absent: fields of a wrong type in {counted(damage.mistyped, 'event')}"
         notes.append(Note(code="events_mistyped", text=text))
     if damage.metadata:
         notes.append(Note(code="metadata_lost", text=f"{path.name}: {damage.metadata}"))
     if damage.lists > 1:
         text = f"{path.name}: {damage.lists} lists of events in the file; all of them were read"
         notes.append(Note(code="several_lists", text=text))
-    repeated = [f"{count} {kind} rows" for count, kind in zip(rows.repeated, ("device", "host"), strict=True) if count]
+    repeated = [counted(count, f"{kind} row") for count, kind in zip(rows.repeated, ("device", "host"), strict=True) if count]
     if repeated:
-        text = f"{path.name}: {' and '.join(repeated)} repeat another one exactly and are left out"
+        text = f"{path.name}: left out, as they repeat another one exactly: {' and '.join(repeated)}"
         notes.append(Note(code="duplicates", text=text))
     for what, count in rows.dropped.items():
-        notes.append(Note(code="events_dropped", text=f"{path.name}: {count} events {what} are left out"))
+        notes.append(Note(code="events_dropped", text=f"{path.name}: left out: {counted(count, 'event')} {what}"))
     return notes

@@ -44,6 +44,7 @@ class CallInfo:
     group: Group | None = None
     sequence: int | None = None
     peer: int | None = None
+    asynchronous: bool | None = None
 
     def filled_by(self, other: CallInfo) -> CallInfo:
         """This, with what it leaves open taken from `other`."""
@@ -83,14 +84,21 @@ def from_shapes(name: str, args: Args) -> CallInfo:
     dims, types = _json_list(args.input_dims), _json_list(args.input_type)
     sizes = [_elements(dim, types[at] if at < len(types) else None) for at, dim in enumerate(dims)]
     dtype = next((text for text in types if isinstance(text, str) and dtype_bytes(text) is not None), None)
+    waits_later = _flag(args.concrete) if name.startswith("c10d::") else None
     first = sizes[0] if sizes else None
     second = sizes[1] if len(sizes) > 1 else None
     if "::" not in name:
         total = None if not sizes or None in sizes else sum(size for size in sizes if size is not None)
         return CallInfo(collective=normalize(name), in_elements=total, dtype=dtype)
     if name.startswith("c10d::") and _OUTPUT_FIRST.search(name):
-        return CallInfo(collective=normalize(name), in_elements=second, out_elements=first, dtype=dtype)
-    return CallInfo(collective=normalize(name), in_elements=first, dtype=dtype)
+        return CallInfo(collective=normalize(name), in_elements=second, out_elements=first, dtype=dtype, asynchronous=waits_later)
+    return CallInfo(collective=normalize(name), in_elements=first, dtype=dtype, asynchronous=waits_later)
+
+
+def _flag(concrete: msgspec.Raw) -> bool | None:
+    """The one boolean among the values that a c10d operator was called with: asyncOp. None where there is none, or several."""
+    found = [text for text in _json_list(concrete) if text in ("True", "False")]
+    return found[0] == "True" if len(found) == 1 else None
 
 
 def parse_ranks(value: Any) -> tuple[int, ...] | None:

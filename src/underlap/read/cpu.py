@@ -78,6 +78,7 @@ def parts(context: Context) -> Parts:
         collectives=device.collective_table(_calls(context, spans, asked)),
         lanes=lanes,
         launching=np.zeros(len(host["start"]), dtype=bool),
+        operator=np.empty(0, dtype=np.int64),
         process_rank={},
         notes=notes,
     )

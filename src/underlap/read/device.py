@@ -15,6 +15,7 @@ from underlap.read.launches import launches
 from underlap.read.names import is_copy_name, is_peer_copy_name
 from underlap.read.rows import Context, FileRows, Parts
 from underlap.timeline import UNKNOWN_NS, Collectives, Note, OpClass, Operations
+from underlap.wording import counted
 
 _MOST_SOURCES = 16
 """A call is a few ranges inside each other: an annotation, an operator, record_param_comms."""
@@ -41,7 +42,10 @@ def parts(context: Context) -> Parts:
     launching[launch[known]] = True
     if not known.all():
         notes.append(
-            Note(code="launch_unknown", text=f"{int((~known).sum())} of {len(known)} device rows have no launch in the trace")
+            Note(
+                code="launch_unknown",
+                text=f"no launch in the trace for {int((~known).sum())} of {counted(len(known), 'device row')}",
+            )
         )
     operations = Operations.from_columns(
         start_ns=device["start"],
@@ -66,6 +70,7 @@ def parts(context: Context) -> Parts:
         collectives=collectives,
         lanes=lanes,
         launching=launching,
+        operator=inner,
         process_rank=process_rank,
         notes=notes,
     )
@@ -231,6 +236,7 @@ def call_columns(context: Context, info: CallInfo) -> dict[str, int]:
         "dtype": context.names.optional(info.dtype),
         "payload_bytes": NONE if payload is None else payload,
         "peer": NONE if info.peer is None else info.peer,
+        "asynchronous": NONE if info.asynchronous is None else int(info.asynchronous),
     }
 
 

@@ -34,8 +34,10 @@ class Args(msgspec.Struct, gc=False):
     target_rank: Any = msgspec.field(name="Dst Rank", default=None)
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw())
     wait_stream: Any = msgspec.field(name="wait_on_stream", default=None)
     wait_record: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
+    record: Any = msgspec.field(name="Record function id", default=None)
     name: Any = None
     """The name that a metadata event gives to a process or thread."""
 
@@ -55,6 +57,6 @@ class Event(msgspec.Struct, gc=False):
 
 def detached(args: Args) -> Args:
     """The arguments, free of the piece of the file that they were decoded from."""
-    for field in ("input_dims", "input_type", "grid", "block"):
+    for field in ("input_dims", "input_type", "concrete", "grid", "block"):
         setattr(args, field, msgspec.Raw(bytes(getattr(args, field))))
     return args

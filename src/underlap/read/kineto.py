@@ -21,6 +21,7 @@ from underlap.errors import NotATraceError
 from underlap.read.begin_end import Ends
 from underlap.read.build import build
 from underlap.read.calls import CALL_NAME
+from underlap.read.execution_trace import beside
 from underlap.read.json_event import Args, Event, detached
 from underlap.read.json_events import Damage, EventFile
 from underlap.read.names import NameTable
@@ -53,7 +54,8 @@ def read(path: Path, table: NameTable, report_bytes: Callable[[int], None] | Non
     A rank that neither the file nor its name tells is 0 with `rank_source` "assumed"; the caller may renumber it.
     """
     file = EventFile(path, report_bytes)
-    rows = _Collector(table)
+    # Ids of the rows are of use only beside an execution trace.
+    rows = _Collector(table, records=bool(beside(path)))
     for batch in file.batches():
         rows.add(batch)
     collected = rows.finish()
@@ -138,7 +140,8 @@ class _Categories(dict[Any, int]):
 class _Collector:
     """Grows columns batch by batch."""
 
-    def __init__(self, table: NameTable) -> None:
+    def __init__(self, table: NameTable, *, records: bool) -> None:
+        self._records = records
         self.events = 0
         self.timed = 0
         self._categories = _Categories()
@@ -241,6 +244,7 @@ class _Collector:
             kind=kinds_kept,
             correlation=integers([arg.correlation for arg in args]),
             external=_external(args),
+            record=_small(integers([arg.record for arg in args])) if self._records else NONE,
         )
         self.timed += len(rows)
 
@@ -299,12 +303,17 @@ def _external(args: Sequence[Args]) -> Int64:
     return integers([arg.old_external_id if arg.external_id is None else arg.external_id for arg in args])
 
 
+def _small(ids: Int64) -> Int64:
+    """Ids that fit 32 bits; -1 for others."""
+    return np.where(ids <= np.iinfo(np.int32).max, ids, NONE)
+
+
 def _scalar(value: Any) -> Any:
     """A device or stream as written; lists and objects, which are neither, as text."""
     return value if isinstance(value, int | str | float) else str(value)
 
 
-_NARROW = {"name": np.int32, "thread": np.int32, "lane": np.int32, "kind": np.int8}
+_NARROW = {"record": np.int32, "name": np.int32, "thread": np.int32, "lane": np.int32, "kind": np.int8}
 """Columns that need fewer than 64 bits."""
 
 

@@ -36,10 +36,13 @@ from underlap.read.nsight_rows import (
     read_device_model,
     read_device_rows,
     read_host_syncs,
+    read_multiprocessors,
+    read_session,
     thread_of,
 )
 from underlap.read.nsight_tables import Export
 from underlap.timeline import UNKNOWN_NS, HostKind, HostRows, Lane, Note, OpClass, Operations, RankInfo, Thread, Timeline
+from underlap.wording import counted
 
 # These return when the device is done. cudaStreamWaitEvent and cudaEventQuery return at once.
 _BLOCKING = re.compile(r"(cuda|cu|hip)\w*Synchronize")
@@ -74,6 +77,8 @@ class _Rows:
     kernels: dict[int, Recognition]
     payloads: dict[int, Payload]
     model: str | None
+    multiprocessors: int | None
+    session: tuple[int, int] | None
 
 
 def read(path: Path, table: NameTable) -> Timeline:
@@ -89,7 +94,7 @@ def read(path: Path, table: NameTable) -> Timeline:
     return Timeline(
         provenance="measured",
         origin_ns=origin,
-        ranks=tuple(_rank(rank, path, rows.model) for rank in range(len(ranks.pids))),
+        ranks=tuple(_rank(rank, path, rows) for rank in range(len(ranks.pids))),
         lanes=lanes,
         threads=tuple(
             Thread(rank=rank, process=str(number_of(tid)), label=str(thread_of(tid)))
@@ -128,6 +133,8 @@ def _load(path: Path, table: NameTable, names: Interner, shapes: Interner) -> _R
             kernels=kernels,
             payloads=read_payloads(export),
             model=read_device_model(export),
+            multiprocessors=read_multiprocessors(export),
+            session=read_session(export),
         )
 
 
@@ -183,7 +190,7 @@ def _rank_processes(device: DeviceRows) -> _Ranks:
     return _Ranks(pids=np.array(order, dtype=np.int64), devices=tuple(tuple(used[pid]) for pid in order))
 
 
-def _rank(rank: int, path: Path, model: str | None) -> RankInfo:
+def _rank(rank: int, path: Path, rows: _Rows) -> RankInfo:
     return RankInfo(
         rank=rank,
         rank_source="process order",
@@ -192,7 +199,9 @@ def _rank(rank: int, path: Path, model: str | None) -> RankInfo:
         on_cpu=False,
         clock=0,
         resolution_ns=1,
-        device_model=model,
+        device_model=rows.model,
+        multiprocessors=rows.multiprocessors,
+        session_ns=rows.session,
     )
 
 
@@ -265,13 +274,13 @@ def _notes(rows: _Rows, ranks: _Ranks, found: Found, work: Work, names: Interner
     device = rows.device
     notes = [Note(code="rank_assumed", text=_ranks_in_words(ranks))]
     if rows.untimed:
-        text = f"{rows.untimed} device rows without a start, or with an end before it, are left out."
+        text = f"left out: {counted(rows.untimed, 'device row')} without a start, or with an end before it"
         notes.append(Note(code="untimed_rows", text=text))
     unlaunched = int((work.time == UNKNOWN_NS).sum())
     if unlaunched:
         text = (
-            f"{unlaunched} of {len(device)} device rows have no launching call in the export, most likely because they were "
-            "launched before the capture began."
+            f"no launching call in the export for {unlaunched} of {counted(len(device), 'device row')}, most likely because of "
+            "launches before the capture began"
         )
         notes.append(Note(code="unlaunched", text=text))
     if device.opaque.any():

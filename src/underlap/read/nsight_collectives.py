@@ -273,6 +273,7 @@ def _rows(evidence: _Evidence, ops: Int64, firsts: Int64, names: Interner) -> Co
             "payload_bytes": payload_of(collective, calls, about, sizes),
             "peer": _peer(calls, about, evidence.groups.get(communicator)),
             "call_site": int(ranges.name[site]) if site >= 0 else NONE,
+            "asynchronous": NONE,
             "issue_ns": int(ranges.start[issue]) if issue >= 0 else UNKNOWN_NS,
         }
         for name, value in values.items():

@@ -182,6 +182,23 @@ def read_device_model(export: Export) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def read_multiprocessors(export: Export) -> int | None:
+    """How many multiprocessors each device has, where all in the machine have as many."""
+    if not export.has(tables.GPUS, "smCount"):
+        return None
+    found = {count for (count,) in export.rows(f"SELECT DISTINCT smCount FROM {tables.GPUS}") if isinstance(count, int)}  # noqa: S608 - our constant
+    return found.pop() if len(found) == 1 and min(found) > 0 else None
+
+
+def read_session(export: Export) -> tuple[int, int] | None:
+    """From when to when the report was recorded, in nanoseconds of UTC; None where the export does not say."""
+    if not export.has(tables.SESSION, "utcEpochNs") or not export.has(tables.CAPTURE, "duration"):
+        return None
+    starts = [start for (start,) in export.rows(f"SELECT utcEpochNs FROM {tables.SESSION}") if isinstance(start, int)]  # noqa: S608 - our constant
+    lengths = [length for (length,) in export.rows(f"SELECT duration FROM {tables.CAPTURE}") if isinstance(length, int)]  # noqa: S608 - our constant
+    return (min(starts), max(starts) + max(lengths)) if starts and lengths else None
+
+
 def _kernels(export: Export, names: Interner, shapes: Interner, table: NameTable) -> tuple[DeviceRows, dict[int, Recognition]]:
     spellings = ("demangledName", "shortName", "mangledName")
     spelling = next((name for name in spellings if export.has(tables.KERNEL, name)), spellings[0])

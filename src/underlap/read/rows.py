@@ -15,7 +15,7 @@ from underlap.read.nesting import Nesting
 from underlap.timeline import Collectives, Group, Lane, Note, Operations, Shape
 
 DEVICE_COLUMNS = ("start", "end", "row", "name", "lane", "copy", "correlation", "external", "graph", "bytes", "shape")
-HOST_COLUMNS = ("start", "end", "row", "name", "thread", "kind", "correlation", "external")
+HOST_COLUMNS = ("start", "end", "row", "name", "thread", "kind", "correlation", "external", "record")
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -72,6 +72,8 @@ class Parts:
     lanes: list[Lane]
     launching: NDArray[np.bool_]
     """Per host row: whether it launched something."""
+    operator: Int64
+    """Per device row the host row of the innermost operator or annotation around its launch, -1 for none; empty on CPU ranks."""
     process_rank: dict[Any, int]
     """Process as written -> rank; empty when the file is one rank."""
     notes: list[Note]

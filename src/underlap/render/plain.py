@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
 
 UNKNOWN = "?"
 
@@ -83,14 +82,3 @@ def at_least(value: float | None) -> str:
         return UNKNOWN
     scale = 10 if value >= 10 else 1000
     return f">= {math.floor(value * scale) / scale:.{1 if scale == 10 else 3}f}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """0-7,9 for 0, 1, ..., 7, 9."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from underlap.render.families import family_lines
-from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, ranges, shorten, wrap
+from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, shorten, wrap
 from underlap.report import PartSummary, Report, Summary
+from underlap.wording import ranges
 
 LINES = 24
 WIDTH = 100
@@ -29,6 +30,9 @@ FAMILIES_BESIDE_FINDINGS = 3
 FINDINGS = 3
 CAUSES = 4
 UNMATCHED_NAMES = 3
+IDLE_SHOWN = 0.2
+"""Idle share of the window from which its causes have a line."""
+CONFIGURATION = 2
 
 
 def print_report(report: Report, file: IO[str]) -> None:
@@ -64,6 +68,8 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         sections[0] += _parts(report, report.summary, width, decimals)
         sections[0] += _communication(report.summary, width, decimals)
         sections[0] += _causes(report, width)
+        sections[0] += _idle(report, report.summary, width)
+        sections[0] += _configuration(report, width)
         shown = FAMILIES if not report.findings else FAMILIES_BESIDE_FINDINGS
         sections.append(family_lines(report.families, shown=shown, width=width, decimals=decimals, rows=len(report.ranks)))
         unmatched = _unmatched(report, report.summary, width, decimals)
@@ -95,7 +101,7 @@ def _headline(report: Report, width: int) -> list[Text]:
     world = UNKNOWN if provenance.world_size is None else str(provenance.world_size)
     counted = provenance.ranks_counted
     files = "" if more < 1 else " + 1 file" if more == 1 else f" + {more} files"
-    which = f"{_listed('rank', ranges(counted), len(counted))} of {world}" if counted else "no ranks"
+    which = f"{_listed('rank', ranges(counted, ','), len(counted))} of {world}" if counted else "no ranks"
     tail = f"{files}, {which}, {_window(report)}"
     room = max(16, width - len(kind) - 2 - len(tail))
     file = shorten(clean(provenance.sources[0].file), room) if provenance.sources else "no file"
@@ -105,8 +111,12 @@ def _headline(report: Report, width: int) -> list[Text]:
 def _listed(noun: str, listed: str, count: int) -> str:
     """Ranks 0-7; a list too long for the screen becomes its count."""
     if len(listed) > 24:
-        return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+        return _counted(count, noun)
     return f"{noun} {listed}" if count == 1 else f"{noun}s {listed}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _window(report: Report) -> str:
@@ -114,7 +124,7 @@ def _window(report: Report) -> str:
     if report.window.kind != "steps" or not used:
         return "whole trace" + (f" ({found} {'step' if found == 1 else 'steps'} in it)" if found else "")
     numbers = [step.rpartition("#")[2] for step in used]
-    listed = ranges([int(number) for number in numbers]) if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
+    listed = ranges([int(number) for number in numbers], ",") if all(map(str.isdecimal, numbers)) else ",".join(map(clean, used))
     named = _listed("step", listed, len(used))
     return named if str(len(used)) in named.split() else f"{named} ({len(used)} of {found})"
 
@@ -163,7 +173,8 @@ def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
         return milliseconds(part.mean_ns, decimals)
 
     if not summary.communication.max_ns:
-        return _lines("communication: none in the window", width)
+        fused = f" outside of fused kernels ({time(summary.fused)} ms)" if summary.fused.max_ns else ""
+        return _lines(f"communication: none in the window{fused}", width)
     under_fused = f" + under fused {time(summary.under_fused)}" if summary.fused.max_ns else ""
     parts = f"hidden {time(summary.hidden)}{under_fused} + exposed {time(summary.exposed)} ms"
     total = f"communication {time(summary.communication)} = {parts};"
@@ -185,6 +196,28 @@ def _causes(report: Report, width: int) -> list[Text]:
     return _lines(f"exposed because: {listed}{rest}{unknown}", width)
 
 
+def _idle(report: Report, summary: Summary, width: int) -> list[Text]:
+    """The causes of idle time in one line, where there is enough of it to act on."""
+    if (summary.idle.share_of_span or 0) < IDLE_SHOWN:
+        return []
+    listed = ", ".join(f"{clean(row.cause)} {percent(row.share)} %" for row in report.idle_causes)
+    return _lines(f"idle because: {listed}", width, lines=1) if listed else []
+
+
+def _configuration(report: Report, width: int) -> list[Text]:
+    """What the configuration says: rules that explain a verdict first, then what is switched on in vain."""
+    if report.configuration is None:
+        return []
+    rules = [row for row in report.configuration.findings if row.explains][:CONFIGURATION]
+    texts = [f"config: {clean(row.rule)} explains {clean(row.explains[0])}: {clean(row.change)}" for row in rules]
+    vain = [row for row in report.configuration.engagement if row.engaged is False][:CONFIGURATION]
+    texts += [f"config: {clean(row.feature)} is on, and not engaged: {clean(row.text)}" for row in vain]
+    if not texts:
+        rest = [row.rule for row in report.configuration.findings]
+        texts = [f"config: {'nothing in it explains the verdicts' if not rest else clean(', '.join(rest)) + ' (see --json)'}"]
+    return [line for text in texts for line in _lines(text, width)]
+
+
 def _findings(report: Report, width: int, *, room: int) -> list[Text]:
     """What to try, as many as fit; each in two lines at most."""
     shown: list[Text] = []
@@ -195,14 +228,16 @@ def _findings(report: Report, width: int, *, room: int) -> list[Text]:
         if len(shown) + len(lines) > room:
             break
         shown += lines
-    return shown
+    rests = report.step_prediction.rests_on if report.step_prediction else None
+    lines = _lines(f"promises rest on {clean(rests)}", width, style="dim") if rests and shown else []
+    return shown + (lines if len(shown) + len(lines) <= room else [])
 
 
 def _unmatched(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
     if not report.unmatched:
         return []
     where = " of all ranks" if len(report.ranks) > 1 else ""
-    total = f"{milliseconds(summary.unmatched_ns, decimals)} ms in {summary.unmatched_kernels} kernels{where}"
+    total = f"{milliseconds(summary.unmatched_ns, decimals)} ms in {_counted(summary.unmatched_kernels, 'kernel')}{where}"
     names = [shorten(clean(row.name), 26) for row in report.unmatched[:UNMATCHED_NAMES]]
     more = len(report.unmatched) - len(names)
     rest = f", {more} more" if more else ""

@@ -24,6 +24,8 @@ def prefetch(plan: Plan, depth: int | None) -> Plan:
         raise Refused("weights are not sharded (ZeRO-3): nothing is gathered, so nothing can be prefetched; use fsdp or zero=3")
     if any(".ahead_" in name for name in plan.blocks):
         raise Refused("the weights are prefetched already: say it once, with the depth wanted")
+    if any(name.startswith("paired.") and _gathers(block) for name, block in plan.blocks.items()):
+        raise Refused("layers in pairs gather their weights where they use them: leave pair_forward_backward out, or use zero=1")
     made = _Made(plan, depth)
     roles = tuple(made.role(role) for role in plan.roles)
     pools = {name: slots * (depth + 1) for name, slots in plan.pools.items()}
@@ -136,8 +138,11 @@ def _gather_issues(block: Block) -> list[Operation]:
 
 
 def _last_scatters(block: Block) -> list[Operation]:
-    """Of each chain of reductions of a layer the issues that may stay in flight: all but those that another one builds on."""
-    issues = [o for o in block.operations if o.kind == OpKind.ISSUE and o.role.startswith(_SCATTER)]
+    """Of each chain of reductions of a layer the issues that may stay in flight: all but those that another one builds on.
+
+    Those that stand with another layer already, where layers are split, stay as they are.
+    """
+    issues = [o for o in block.operations if o.kind == OpKind.ISSUE and o.role.startswith(_SCATTER) and o.layer == 0]
     used = {access.buffer for issue in issues for access in issue.reads}
     return [issue for issue in issues if not any(access.buffer in used - _own(issue) for access in issue.writes)]
 

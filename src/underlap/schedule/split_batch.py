@@ -31,6 +31,9 @@ def split_batch(plan: Plan, parts: int | None, axis: str) -> Plan:
         raise Refused("the layers are in parts already, and these interleave the collectives of every axis: say it once")
     if not any(o.group == axis and o.kind == OpKind.ISSUE for block in blocks.values() for o in block.operations):
         raise Refused(f"no layer communicates over {axis}: nothing to put beside the other part")
+    used = {access.buffer for b in blocks.values() for o in b.operations for access in (*o.reads, *o.writes)}
+    if any(plan.buffers[name].part_of for name in used):
+        raise Refused("layers are in chunks of rows already (decompose), which are no parts of a batch: leave one of both out")
     split = _Splitting(plan, count, blocks)
     return split.plan()
 
@@ -52,6 +55,11 @@ class _Splitting:
     def __init__(self, plan: Plan, count: int, blocks: dict[str, Block]) -> None:
         self.before, self.count = plan, count
         self.by_sequence = _sequences(blocks) % count == 0
+        if not self.by_sequence and any(o.group == "cp" for block in blocks.values() for o in block.operations):
+            raise Refused(
+                "positions of a sequence lie on several ranks (cp), so that parts of it do not follow each other: "
+                f"use a micro-batch of {count} sequences"
+            )
         self.buffers: dict[str, Buffer] = {}
         woven = {name: self._interleave(block) for name, block in blocks.items()}
         # A layer that does not communicate stays whole: its parts would have nothing to hide.

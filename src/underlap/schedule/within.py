@@ -21,6 +21,8 @@ WEIGHT_GRADIENT = "weight_grad"
 
 def delay_wgrad(plan: Plan, axis: str) -> Plan:
     """Weight gradients beside the collectives of an axis. Raises Refused where there is nothing to move."""
+    if axis == "pp":
+        raise Refused("weight gradients beside messages between stages are another schedule: use schedule=zb-h1")
 
     def rewrite(operations: Sequence[Operation]) -> list[Operation]:
         return _delayed(plan, list(operations), axis)

@@ -9,10 +9,13 @@ import numpy as np
 from underlap.columns import NONE, Int64, Interner
 from underlap.cost.work import Transfer
 from underlap.expansion import Expansion
+from underlap.hazards import READ_AFTER_WRITE, dependences
 from underlap.plan import COMPUTE_LANE, OpKind, Role
 from underlap.simulate.run import Simulated
 from underlap.timeline import (
     Collectives,
+    Dependences,
+    DependenceSource,
     EventWaits,
     Group,
     HostKind,
@@ -99,6 +102,7 @@ def _of_role(simulated: Simulated, role: Role) -> Timeline:
         collectives=collectives,
         recognized=np.ones(len(names.values), dtype=np.bool_),
         event_waits=_event_waits(simulated, role, lanes),
+        dependences=_dependences(simulated, role, found),
     )
 
 
@@ -183,6 +187,7 @@ def _collectives(simulated: Simulated, role: Role, found: _Rows, names: Interner
         peer=peers,
         call_site=[names(_name(expansion, int(row))) for row in issued],
         issue_ns=found.launch[found.issues],
+        asynchronous=rows.other != issued + 1,
     )
 
 
@@ -220,6 +225,7 @@ def _info(simulated: Simulated, role: Role, groups: tuple[int, ...]) -> RankInfo
         clock=0,
         resolution_ns=1,
         device_model=simulated.machine.topology.processor.name,
+        multiprocessors=simulated.machine.topology.processor.sms,
         groups=groups,
     )
 
@@ -236,6 +242,19 @@ def _host(found: _Rows, rank: int, names: Interner, step_ns: int) -> HostRows:
         kind=np.concatenate([[HostKind.ANNOTATION], np.full(size, HostKind.LAUNCH)]),
         name=[names("plan step"), *([names("launch")] * size)],
         source_row=np.concatenate([[NONE], found.kept]),
+    )
+
+
+def _dependences(simulated: Simulated, role: Role, found: _Rows) -> Dependences:
+    """What the buffers of the plan say: the surest grade there is."""
+    edges = dependences(simulated.plan, simulated.expansions[role.name])
+    timed = np.isin(edges.source, found.kept) & np.isin(edges.target, found.kept)
+    kept = edges.take(timed & (edges.hazard == READ_AFTER_WRITE))
+    return Dependences.from_columns(
+        rank=np.full(len(kept), role.ranks[0]),
+        before_row=kept.source,
+        after_row=kept.target,
+        source=np.full(len(kept), DependenceSource.DATA),
     )
 
 
