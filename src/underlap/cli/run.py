@@ -11,8 +11,7 @@ from underlap.cli.outputs import STREAM, refuse_unsafe, say_wrote, write_to_stdo
 
 EXAMPLE = """\b
 Example:
-  underlap run --model tiny-moe --layout tp=2 --nproc 2 \\
-    --workload train,gbs=4,mbs=2,seq=64 --overlap tp=split_batch --ab
+  underlap run --model tiny-dense --layout tp=2 --workload train,gbs=4,mbs=2,seq=64
 """
 
 
