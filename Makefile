@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport CI
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench promises record sizes clean
+.PHONY: help demo test lint bench promises accuracy record sizes clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -35,6 +35,10 @@ lint: $(VENV)/installed-dev ## Check style, types and the direction of imports
 
 bench: $(VENV)/installed .venv-hta/installed ## Measure CPU time and memory against HTA (BENCH=--quick for a smoke test)
 	$(BIN)/python -m bench.analyze --traces $(TRACES) --hta-python .venv-hta/bin/python $(BENCH)
+
+accuracy: $(VENV)/installed-dev ## Compare with measurements again and write docs/accuracy.md (minutes)
+	$(PIP) --editable '.[fast]'
+	$(BIN)/python tools/accuracy.py > docs/accuracy.new && mv docs/accuracy.new docs/accuracy.md
 
 promises: $(VENV)/installed-dev ## Run planted causes over gloo, remove them, and write docs/promises.md
 	$(BIN)/python tools/promises.py --write

@@ -14,7 +14,7 @@ from underlap.cli import main
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/claims.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/claims.md", "docs/tutorial.md"])
 def test_a_page_shows_what_its_commands_print(page: str) -> None:
     spec = importlib.util.spec_from_file_location("run_docs", ROOT / "tools/run_docs.py")
     assert spec is not None

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/claims.md")
+PAGES = ("README.md", "docs/claims.md", "docs/tutorial.md")
 _FENCES = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTCOMES = (0, 1, 3)
 """Exit codes of commands that did what they were asked."""

@@ -29,7 +29,8 @@ def sent_bytes(transfer: Transfer) -> float:
     """What one rank sends, averaged over the group. Thakur et al. 2005 (ring, pairwise); a message counts at its sender."""
     others = (transfer.ranks - 1) / transfer.ranks
     factors = {"all_reduce": 2 * others, "all_gather": others, "reduce_scatter": others, "all_to_all": others}
-    return transfer.payload_bytes * factors.get(transfer.collective, 1.0)
+    # The parts of a message that its receivers gather: each goes to all the others.
+    return transfer.payload_bytes * factors.get(transfer.collective, 1.0) * transfer.gathered
 
 
 def ledger(plan: Plan) -> tuple[Entry, ...]:

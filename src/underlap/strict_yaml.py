@@ -29,8 +29,12 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 def read_text(path: Path, what: str, *, most_bytes: int = MOST_BYTES) -> str:
     """The text of a file of at most so many bytes. `what` it should be stands in the error."""
     try:
-        if path.is_dir():
-            raise UnreadableError(f"{path}: a folder; expected {what}")
+        folder = path.is_dir()
+    except (OSError, ValueError):
+        folder = False
+    if folder:
+        raise UnreadableError(f"{path}: a folder; expected {what}")
+    try:
         with open(path, "rb") as stream:
             content = stream.read(most_bytes + 1)
     except (OSError, ValueError) as error:

@@ -284,7 +284,7 @@ def test_the_bound_is_the_largest_of_path_compute_and_transfer() -> None:
     assert (sure.compute_ns, sure.transfer_ns, sure.length_ns) == (150 * US, 120 * US, 150 * US)
     # Nobody says how much of the transfer is waiting: it may be all of it.
     assert (unsure.transfer_ns, unsure.transfer_at_most_ns, unsure.length_ns) == (0, 150 * US, 150 * US)
-    assert bound.hidden_of_possible(60 * US, 120 * US, sure) == 0.5
+    assert bound.hidden_of_possible(60 * US, [(120 * US, 150 * US)], sure) == 0.5
 
 
 def test_transfer_beyond_all_compute_cannot_be_hidden_and_is_not_asked_for() -> None:
@@ -293,7 +293,32 @@ def test_transfer_beyond_all_compute_cannot_be_hidden_and_is_not_asked_for() -> 
     found = bound.lower_bound(drawn, graph.build(drawn, known), whole(drawn))
 
     assert found.length_ns == 200 * US
-    assert bound.hidden_of_possible(50 * US, 200 * US, found) == 1.0
+    assert bound.hidden_of_possible(50 * US, [(200 * US, 50 * US)], found) == 1.0
+
+
+def test_no_device_hides_more_than_it_computes_even_where_waiting_is_unknown_or_another_computes_more() -> None:
+    drawn = timeline(Op(0, 0, 50), Op(1, 0, 200, op_class=COMMUNICATION, call=0), calls=(0,))
+    found = bound.lower_bound(drawn, graph.build(drawn), whole(drawn))
+
+    assert found.transfer_ns == 0
+    assert bound.hidden_of_possible(25 * US, [(200 * US, 50 * US)], found) == 0.5
+    assert bound.hidden_of_possible(50 * US, [(200 * US, 50 * US), (50 * US, 200 * US)], found) == 0.5
+
+
+def test_compute_behind_communication_in_one_lane_may_need_it_so_the_promise_keeps_that_order() -> None:
+    # Behind its lane's collective, though another dependence is not seen: 100 us to win, or nothing.
+    drawn = timeline(
+        Op(0, 0, 100, launch=-20),
+        Op(0, 100, 200, launch=-19, op_class=COMMUNICATION),
+        Op(0, 200, 300, launch=-18),
+    )
+    found = waterfall_of(drawn, whole(drawn))
+    lever = found.levers[4]
+
+    assert found.explained.trusted
+    assert (lever.low_ns, lever.high_ns) == (0, 100 * US)
+    assert "in its lane" in lever.reason
+    assert found.if_independent.high_ns == 100 * US
 
 
 def two_steps(first: int, second: int) -> Timeline:

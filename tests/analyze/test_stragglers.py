@@ -44,7 +44,7 @@ def test_the_same_rank_of_many_in_every_step_is_a_straggler() -> None:
     overall, *_ = steps_with_late([5, 5, 5], 8).verdicts()
 
     assert (overall.kind, overall.straggler) == ("stable", 5)
-    assert "rank 5 causes most of the waiting in 3 of 3 steps" in overall.how
+    assert "rank 5 is waited for longest in 3 of 3 steps" in overall.how
     assert overall.ranks[0].caused_ns == 3 * 7 * 500 * US
 
 

@@ -26,6 +26,7 @@ CASES: dict[str, dict[str, Any]] = {
     case["id"]: case["test_input"]
     for case in yaml.safe_load((Path(__file__).parents[2].parent / "shared" / "cases.yaml").read_text())
 }
+TRACES = Path(__file__).parents[2].parent / "shared" / "traces"
 MS, S = 1_000_000, 1_000_000_000
 
 
@@ -276,7 +277,8 @@ def test_the_headline_of_one_rank_admits_that_waiting_is_unknown() -> None:
 
     assert headline == (
         "100% of the exposed communication (66.7% of the window is exposed): the next compute starts when it is over: "
-        "its result is needed at once. How much of it is waiting for other ranks is not known from this input."
+        "its result is needed at once (by timing alone). How much of it is waiting for other ranks is not known; "
+        "the traces of the others would tell."
     )
 
 
@@ -286,6 +288,14 @@ def test_the_headline_of_matched_dependent_ranks_has_no_such_reserve() -> None:
     assert headline is not None
     assert "its result is needed at once" in headline
     assert "not known" not in headline
+
+
+def test_the_headline_tells_the_late_entry_apart_from_other_waiting() -> None:
+    headline = underlap.analyze(TRACES / "dlrm_v100_8ranks", window="whole").headline or ""
+
+    assert "97% of the exposed time is waiting for late ranks, 56% at their entry into the recording" in headline
+    assert "rank 7 is waited for longest in 1 of 1 steps" in headline
+    assert "at their entry" not in (underlap.analyze(TRACES / "nsys_2gpu" / "mfu_2gpu_before.sqlite").headline or "")
 
 
 def test_a_pipeline_that_waits_hears_of_its_bubble() -> None:

@@ -161,6 +161,7 @@ REPORTS = {
     "no text": b"\xff\xfe\x00",
     "wrong type": to_json(report(GOOD)).replace(b'"hidden_ns": 9000000', b'"hidden_ns": "9"'),
     "not a number": to_json(report(GOOD)).replace(b'"hidden_ns": 9000000', b'"hidden_ns": NaN'),
+    "no schema": to_json(report(GOOD)).replace(b'"schema": "underlap.report/1",', b""),
     "other schema": to_json(report(GOOD)).replace(b"underlap.report/1", b"underlap.report/9"),
     "does not add up": to_json(report(GOOD)).replace(b'"hidden_ns": 9000000', b'"hidden_ns": 9900000'),
     "negative": to_json(report(GOOD)).replace(b'"hidden_ns": 9000000', b'"hidden_ns": -9000000'),

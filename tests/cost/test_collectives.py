@@ -330,3 +330,21 @@ def test_ten_thousand_transfers_are_priced_in_under_two_seconds() -> None:
         price(work, topology)
 
     assert time.process_time() - begin < 2
+
+
+def test_a_message_in_parts_costs_the_message_of_one_part_and_the_gather_of_all_parts() -> None:
+    machine = dgx_h100()
+    part = Transfer(collective="send", payload_bytes=8.0 * 2**20, ranks=2, span=(1, 2))
+    sent = price(part, machine)
+    gather = price(Transfer(collective="all_gather", payload_bytes=64.0 * 2**20, ranks=8), machine)
+
+    both = price(msgspec.structs.replace(part, gathered=8), machine)
+
+    assert both.time_ns == pytest.approx(sent.time_ns + gather.time_ns)
+    assert both.scale_out_bytes == sent.scale_out_bytes
+    assert both.ctas == sent.ctas
+
+
+def test_only_messages_are_sent_in_parts_that_the_receivers_gather() -> None:
+    with pytest.raises(OptionError, match="gathered goes with send only"):
+        Transfer(collective="all_gather", payload_bytes=1.0, ranks=2, gathered=2)

@@ -314,6 +314,14 @@ def test_simulated_truncated_and_incomplete_reports_are_said():
     ]
 
 
+def test_a_report_of_some_ranks_or_of_no_run_refutes_but_never_holds():
+    for partial in ({"world": 8}, {"kind": "simulated"}):
+        good, bad = (report(Part(hidden=hidden, exposed=10 - hidden, wait=0), **partial) for hidden in (9, 1))
+
+        assert only_check(HIDDEN, good).outcome == NOT_DECIDABLE
+        assert only_check(HIDDEN, bad).outcome == REFUTED
+
+
 def test_kernels_unseen_inside_device_graphs_decide_nothing():
     seen = report(Part(hidden=9, exposed=1, wait=0), notes=[("opaque_graphs", "3 graphs are one row each")])
 
@@ -350,3 +358,18 @@ def test_the_notes_that_count_are_notes_that_are_written():
     sources = "".join(path.read_text() for path in (Path(__file__).parents[2] / "src" / "underlap").rglob("*.py"))
 
     assert [code for code in (*settlement._SAID, *settlement._BLIND) if f'code="{code}"' not in sources] == []
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "why"),
+    [
+        (True, "the claim is about H100, the Report about compute on the host"),
+        (False, "the claim is about H100, and the Report does not name its device"),
+    ],
+)
+def test_a_claim_about_a_device_that_the_report_does_not_show_is_not_held(on_cpu, why):
+    ours = report(Part(hidden=9, exposed=1, wait=0), device=None)
+    sources = [replace(row, on_cpu=on_cpu) for row in ours.provenance.sources]
+    check = only_check(HIDDEN + "hardware: {gpu: H100}\n", replace(ours, provenance=replace(ours.provenance, sources=sources)))
+
+    assert (check.outcome, check.why.partition(";")[0]) == (NOT_DECIDABLE, why)

@@ -165,3 +165,19 @@ def test_the_time_for_a_script_grows_with_its_length_only(tmp_path: Path) -> Non
     path.write_text("\n".join(lines))
 
     assert run(str(path)).exit_code in (0, 1)
+
+
+LONG = {
+    "escaped quotes": ("train.sh", "cat <<E\n{" + '\\"' * 1_500_000 + "$A\nE\n"),
+    "a long word": ("train.sh", "cat <<E\n{" + "a" * 3_000_000 + " $A\nE\n"),
+    "a long value": ("train.sh", "A=" + "y" * 90_000 + "\ncat <<E\n{" + "$A" * 1_000_000 + "\nE\n"),
+    "many shells": ("job.yaml", 'command: "' + "sh " * 200_000 + '"\nargs: [b, "c d"]\n'),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_long_documents_and_command_lines_are_read_in_seconds(kind: str, tmp_path: Path) -> None:
+    name, text = LONG[kind]
+    (tmp_path / name).write_text(text)
+
+    assert run(str(tmp_path / name)).exit_code == 0

@@ -260,3 +260,137 @@ def test_a_file_overrides_the_environment_that_it_is_started_in(tmp_path: Path) 
     }
 
     assert findings(lint(tmp_path, files)) == []
+
+
+DEEPSPEED = (
+    '{"train_micro_batch_size_per_gpu": $MBS, "zero_optimization": {"stage": ${ZERO:-2}, "overlap_comm": true}, "name": "$NAME"}'
+)
+
+
+def test_a_variable_in_a_here_document_leaves_the_rest_of_the_json_readable(tmp_path: Path) -> None:
+    report = lint(tmp_path, {"train.sh": f"cat <<EOT > ds.json\n{DEEPSPEED}\nEOT\ndeepspeed train.py\n"})
+
+    assert value(report, "zero_optimization.stage") == "2"
+    assert value(report, "overlap_comm") == "true"
+    assert value(report, "train_micro_batch_size_per_gpu") is None
+
+
+def test_a_here_document_with_a_quoted_delimiter_is_taken_as_it_stands(tmp_path: Path) -> None:
+    text = 'ZERO=2\ncat <<\'EOT\' > ds.json\n{"zero_optimization": {"stage": "$ZERO"}}\nEOT\ndeepspeed train.py\n'
+
+    assert value(lint(tmp_path, {"train.sh": text}), "zero_optimization.stage") is None
+
+
+def test_a_here_document_under_a_condition_raises_no_alarm(tmp_path: Path) -> None:
+    body = '{"zero_optimization": {"stage": 0, "overlap_comm": true}}'
+    text = f'if [ "$1" = old ]; then\ncat <<EOT > ds.json\n{body}\nEOT\nfi\ndeepspeed train.py\n'
+
+    assert findings(lint(tmp_path, {"train.sh": text})) == []
+
+
+BACKEND = (
+    '["vllm", "serve", "m", "--data-parallel-size", "8", "--enable-expert-parallel", "--all2all-backend", "deepep_low_latency"]'
+)
+MANIFESTS = {
+    "command before arguments": f'containers:\n- command: {BACKEND}\n  args: ["--enable-dbo"]\n',
+    "arguments before command": f'containers:\n- args: ["--enable-dbo"]\n  command: {BACKEND}\n',
+    "entry point and command": f"services:\n  a:\n    entrypoint: {BACKEND}\n    command: --enable-dbo\n",
+    "a second container": f'containers:\n- command: {BACKEND}\n  args: ["--enable-dbo"]\n- command: [sleep]\n  args: ["1"]\n',
+}
+
+
+@pytest.mark.parametrize("form", MANIFESTS)
+def test_the_command_and_the_arguments_of_a_container_are_one_command_line(form: str, tmp_path: Path) -> None:
+    report = lint(tmp_path, {"pod.yaml": MANIFESTS[form]})
+
+    assert findings(report) == []
+    assert value(report, "enable_dbo") == "true"
+    assert value(report, "data_parallel_size") == "8"
+
+
+COUNTS = {
+    "train.sbatch": "#SBATCH --gpus-per-node=8\ntorchrun pretrain_gpt.py --tensor-model-parallel-size 8\n",
+    "job.yaml": "resources: {gpu: 8}\ntensor_model_parallel_size: 8\n",
+}
+
+
+@pytest.mark.parametrize("file", COUNTS)
+def test_a_number_of_devices_is_no_compute_capability(file: str, tmp_path: Path) -> None:
+    report = lint(tmp_path, {file: COUNTS[file], "environment": "CUDA_DEVICE_MAX_CONNECTIONS=8\n"})
+
+    assert [job.capability for job in report.jobs] == [None]
+    assert findings(report) == []
+
+
+def test_the_device_of_a_manifest_belongs_to_the_program_in_it(tmp_path: Path) -> None:
+    text = "resources:\n  accelerators: B200:8\nrun: |\n  torchrun pretrain_gpt.py --tensor-model-parallel-size 8\n"
+
+    assert [job.capability for job in lint(tmp_path, {"sky.yaml": text}).jobs] == [10]
+
+
+def test_every_missing_need_of_expert_overlap_is_named_at_once(tmp_path: Path) -> None:
+    text = (
+        "torchrun pretrain_gpt.py --expert-model-parallel-size 8 --pipeline-model-parallel-size 2 "
+        "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type allgather --moe-shared-expert-overlap\n"
+    )
+    (finding,) = lint(tmp_path, {"train.sh": text}).findings
+
+    assert finding.text.endswith(
+        "it excludes moe_shared_expert_overlap; the dispatcher has to be alltoall or flex; "
+        "with pipeline stages it needs virtual stages"
+    )
+
+
+def test_one_connection_with_torchtitan_is_open_until_its_sharding_is_seen(tmp_path: Path) -> None:
+    text = "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun -m torchtitan.train --job.config_file llama3.toml\n"
+    report = lint(tmp_path, {"run.sh": text})
+
+    assert findings(report) == []
+    assert [row.rule for row in report.undecided] == ["connections-fsdp"]
+
+
+@pytest.mark.parametrize(("drafted", "rules"), [("2", ["tbo-threshold"]), ("4", [])])
+def test_guessed_tokens_count_for_the_threshold_of_two_batches(drafted: str, rules: list[str], tmp_path: Path) -> None:
+    text = (
+        "python -m sglang.launch_server --tp 16 --dp 16 --enable-dp-attention --moe-a2a-backend deepep "
+        "--disaggregation-mode decode --max-running-requests 256 --enable-two-batch-overlap "
+        f"--speculative-algorithm NEXTN --speculative-num-draft-tokens {drafted}\n"
+    )
+
+    assert findings(lint(tmp_path, {"serve.sh": text})) == rules
+
+
+def test_parts_of_a_program_that_differ_in_a_size_leave_it_unknown(tmp_path: Path) -> None:
+    text = (
+        "export CUDA_DEVICE_MAX_CONNECTIONS=1\npython3 -m verl.trainer.main_ppo actor.megatron.tensor_model_parallel_size=4 "
+        "actor.megatron.override_ddp_config.overlap_grad_reduce=True rollout.tensor_model_parallel_size=1\n"
+    )
+    report = lint(tmp_path, {"run.sh": text})
+
+    assert value(report, "tensor_model_parallel_size") is None
+    assert findings(report) == []
+
+
+ELSEWHERE = {
+    "overrides": "python megatron_gpt_pretraining.py model.ub_tp_comm_overlap=True model.tensor_model_parallel_size=4\n",
+    "a file of arguments": "torchrun pretrain_gpt.py --tp-comm-overlap --tensor-model-parallel-size 4 @args.txt\n",
+    "arguments of a checkpoint": "torchrun pretrain_gpt.py --tp-comm-overlap --use-checkpoint-args --load /ckpt\n",
+    "arguments by a pipe": "cat args.txt | xargs torchrun pretrain_gpt.py --tp-comm-overlap\n",
+    "a recipe": "python run_script.py --model_recipe_name llama3 --tp_comm_overlap true --tensor_model_parallel_size 4\n",
+}
+
+
+@pytest.mark.parametrize("form", ELSEWHERE)
+def test_defaults_do_not_count_where_a_configuration_stands_behind_the_command_line(form: str, tmp_path: Path) -> None:
+    assert findings(lint(tmp_path, {"run.sh": ELSEWHERE[form]})) == []
+
+
+def test_a_value_that_a_template_fills_in_is_given_and_unknown(tmp_path: Path) -> None:
+    text = (
+        "args:\n- serve\n- --data-parallel-size={{ .Values.ranks }}\n- --enable-expert-parallel\n"
+        "- --all2all-backend=deepep_low_latency\n- --enable-dbo\n"
+    )
+    report = lint(tmp_path, {"pod.yaml": text})
+
+    assert findings(report) == []
+    assert value(report, "data_parallel_size") is None

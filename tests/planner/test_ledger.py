@@ -54,7 +54,19 @@ def test_every_payload_is_the_size_of_the_buffers_that_it_moves(drawn: Drawn) ->
         for operation in block.operations:
             if operation.kind == OpKind.ISSUE and isinstance(operation.work, Transfer):
                 whole = operation.writes if operation.work.collective == "all_gather" else operation.reads or operation.writes
-                assert operation.work.payload_bytes == sum(made.buffers[a.buffer].nbytes for a in whole), operation.role
+                moved = operation.work.payload_bytes * operation.work.gathered
+                assert moved == pytest.approx(sum(made.buffers[a.buffer].nbytes for a in whole)), operation.role
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_ranks_of_tensor_parallelism_send_a_part_each_of_what_goes_to_the_next_stage(sp: bool) -> None:
+    made = planned(Layout(tp=4, pp=2, sp=sp))
+    message = next(o.work for o in made.blocks["send.forward"].operations)
+
+    assert isinstance(message, Transfer)
+    assert message.payload_bytes == formulas.pipeline_boundary_bytes(SEQUENCE, HIDDEN, BF16, tp=4)
+    # With sequence parallelism they hold different parts, so there is nothing to gather.
+    assert message.gathered == (1 if sp else 4)
 
 
 @pytest.mark.parametrize("tp", [2, 4])

@@ -121,3 +121,14 @@ def test_no_lever_wins_more_than_the_bound_leaves_and_all_win_at_least_what_one_
     amounts = [row.at_most_ns or 0 for row in report.levers if row.lever != "stragglers"]
     assert max(*amounts, report.if_independent.at_most_ns or 0) <= left
     assert max(amounts) <= (report.joint_lever.at_most_ns or 0) <= left
+
+
+@pytest.mark.parametrize("name", ["dlrm_v100_8ranks", "ddp_mi300x", "gloo_axes/fsdp2"])
+def test_a_promise_on_a_hardly_explained_path_is_no_single_number_even_where_it_is_cut(name: str) -> None:
+    report = underlap.analyze(TRACES / name, window="whole", deep=True)
+    assert report.critical_path is not None
+    assert (report.critical_path.explained_share or 0) < 0.8
+    assert report.joint_lever is not None
+
+    for lever in (*report.levers, report.joint_lever):
+        assert lever.at_least_ns is None or lever.at_most_ns in (0, None) or lever.at_least_ns < lever.at_most_ns

@@ -350,3 +350,11 @@ def test_known_waiting_replaces_the_remark_that_it_is_inside():
     text = screen(replace(base, summary=replace(base.summary, wait=wait, hidden_transfer_share=0.25)))
     assert "1.00 of it waiting for peers; hidden 25.0 %" in " ".join(text.split())
     assert "waiting inside" not in text
+
+
+def test_waiting_stands_beside_what_the_clocks_are_uncertain_by():
+    base = one_rank_report()
+    wait = PartSummary(mean_ns=MS, min_ns=MS, max_ns=MS, share_of_span=0.1)
+    ranks = [replace(row, clock_uncertainty_ns=1500) for row in base.ranks]
+    text = screen(replace(base, ranks=ranks, summary=replace(base.summary, wait=wait, hidden_transfer_share=0.25)))
+    assert "1.00 of it waiting for peers (clocks uncertain by 0.002 ms); hidden 25.0 %" in " ".join(text.split())

@@ -10,7 +10,7 @@ Not modeled: links that several groups share, memory that hiding would take.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -64,9 +64,14 @@ def lower_bound(
     )
 
 
-def hidden_of_possible(hidden_ns: int, transfer_ns: int, bound: Bound) -> float | None:
-    """The share of what any schedule can hide that is hidden; None where nothing can be hidden."""
-    possible = transfer_ns - max(bound.length_ns - bound.compute_ns, 0)
+def hidden_of_possible(hidden_ns: int, devices: Sequence[tuple[int, int]], bound: Bound) -> float | None:
+    """The share of what any schedule can hide that is hidden; None where nothing can be hidden.
+
+    `devices`: transfer and compute of each, in ns. No device hides more than it computes, and what the longest path of the
+    window has beyond all compute is not hidden either.
+    """
+    transfer = sum(one for one, _ in devices)
+    possible = min(sum(min(pair) for pair in devices), transfer - max(bound.path_ns - bound.compute_ns, 0))
     return min(hidden_ns / possible, 1.0) if possible > 0 else None
 
 

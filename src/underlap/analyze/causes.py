@@ -119,6 +119,10 @@ def _waiting_parts(waiting: Waiting | None) -> list[tuple[str, Int64]]:
     return [("window_entry", waiting.entry), ("late_peer", waiting.peer), ("bubble", waiting.bubble)]
 
 
+_NOTHING_BESIDE = 0.01
+"""A gap of so small a share of the time in the queue."""
+
+
 class _Device:
     """One device's operations, in the orders that the decisions need."""
 
@@ -170,8 +174,10 @@ class _Device:
                 if ready is None:
                     continue
                 gap = int(ops.start_ns[row] - ops.end_ns[before])
-                if 0 <= gap <= 2 * usual and ops.end_ns[before] > ready:
-                    result[row] = int(ops.start_ns[row]) - ready
+                stood = int(ops.start_ns[row]) - ready
+                # A gap that is nothing beside what it stood for is no other reason, however late a thread woke up.
+                if 0 <= gap <= max(2 * usual, _NOTHING_BESIDE * stood) and ops.end_ns[before] > ready:
+                    result[row] = stood
         return result
 
     def _ready_to_start(self, row: int, since: int) -> int | None:

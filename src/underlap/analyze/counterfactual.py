@@ -12,9 +12,11 @@
 
 What no edge explains keeps its delay. The low end of a promise keeps unknown dependences: what had merely ended before an
 operation started may have been needed by it. At its high end these are gone, so a range says how much hangs on them. With the
-inferred ones gone as well it is only the ceiling "if independent"; what sending nothing would win is a ceiling too, as no
-schedule does it. Gains do not add up: what is left is the interaction. A promise that rests on more than 20 % unexplained path
-is a range up to its bound, or unknown where there is no bound.
+inferred ones, and the order of compute and communication in one lane, gone as well it is only the ceiling "if independent";
+what sending nothing would win is a ceiling too, as no schedule does it. What stands behind a collective in its lane may need its
+result, so a promise has that order at its low end. Gains do not add up: what is left is the interaction. A promise that rests on
+more than 20 % unexplained path is a range up to its bound, or unknown where there is no bound; its low end counts on
+no more of the bound than the explained share.
 Not modeled: what a lever costs, and whether there is a way to pull it.
 """
 
@@ -53,6 +55,15 @@ class Explained:
     def share(self) -> float | None:
         """real / path; None for an empty path."""
         return self.real_ns / self.path_ns if self.path_ns else None
+
+    @property
+    def trusted(self) -> bool:
+        """Enough of it for a promise that is a single number."""
+        return self.share is not None and self.share >= TRUSTED_SHARE
+
+    def sure_of(self, bound_ns: int) -> int:
+        """How much of a bound the low end of a promise may count on."""
+        return bound_ns if self.trusted else int(bound_ns * (self.share or 0.0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +159,8 @@ def waterfall(
         return observed - rebuilt.length(timeline, graph, part, Changes(**changes))
 
     def lever(name: str, bound: int | None, **changes: Any) -> Lever:
-        return _promise(name, (gain(**changes), gain(**changes, possible=False)), bound, rests)
+        sure = {**changes, "serialized": True}
+        return _promise(name, (gain(**sure), gain(**changes, possible=False)), bound, rests)
 
     no_waiting = "waiting is not known: peers are missing or unmatched"
     known = limits.waiting_ns is not None
@@ -159,7 +171,7 @@ def waterfall(
         else _unknown("stragglers", None, no_waiting),
         _queue(timeline, graph, limits, gain, rests),
         lever("host", limits.idle_ns + limits.exposed_ns, host=0.0),
-        lever("serialization", limits.exposed_ns, serialized=False),
+        _serialization(gain, limits, rests),
         _contention(timeline, isolated, limits, gain, rests),
         lever("communication", limits.exposed_on_path_ns, communication=False),
     )
@@ -175,8 +187,8 @@ def waterfall(
         interaction_ns=None if joint.low_ns is None else joint.low_ns - single,
         if_independent=_ceiling(
             "if_independent",
-            gain(possible=False, inferred=False),
-            "dependences that are only inferred from timing, or only possible, were taken for absent",
+            gain(possible=False, inferred=False, serialized=False),
+            "dependences that are only inferred from timing, from the lane, or only possible, were taken for absent",
         ),
         if_nothing_sent=_ceiling(
             "if_nothing_sent",
@@ -189,6 +201,13 @@ def waterfall(
 
 def _ceiling(name: str, gain: int, reason: str) -> Lever:
     return Lever(name=name, low_ns=0, high_ns=max(gain, 0), bound_ns=None, ceiling=True, reason=reason)
+
+
+def _serialization(gain: Callable[..., int], limits: Limits, rests: Explained) -> Lever:
+    """Nobody knows whether what stands behind communication in its lane needs the result, so the low end keeps that order."""
+    lever = _promise("serialization", (0, gain(serialized=False, possible=False)), limits.exposed_ns, rests)
+    unknown = "whether what stands behind it in its lane needs the result is not known"
+    return lever if lever.high_ns == 0 or not rests.trusted else dataclasses.replace(lever, reason=unknown)
 
 
 def _queue(timeline: Timeline, graph: Graph, limits: Limits, gain: Callable[..., int], rests: Explained) -> Lever:
@@ -227,14 +246,14 @@ def _promise(name: str, gains: tuple[int, int], bound: int | None, rests: Explai
     explained."""
     low, high = (max(gain if bound is None else min(gain, bound), 0) for gain in gains)
     high = max(low, high)
-    share = rests.share
-    if share is not None and share >= TRUSTED_SHARE:
+    if rests.trusted:
         reason = "" if low == high else "what had merely ended before may have been needed or not"
         return Lever(name=name, low_ns=low, high_ns=high, bound_ns=bound, ceiling=False, reason=reason)
-    told = "the path is empty" if share is None else f"only {share:.0%} of the critical path is explained"
+    told = "the path is empty" if rests.share is None else f"only {rests.share:.0%} of the critical path is explained"
     if bound is None:
         return _unknown(name, None, told)
-    return Lever(name=name, low_ns=low, high_ns=max(bound, low), bound_ns=bound, ceiling=False, reason=told)
+    low = min(low, rests.sure_of(bound))
+    return Lever(name=name, low_ns=low, high_ns=bound, bound_ns=bound, ceiling=False, reason=told)
 
 
 def _unknown(name: str, bound: int | None, reason: str) -> Lever:

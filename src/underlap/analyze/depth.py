@@ -115,7 +115,12 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
-    transfer_ns = sum(row.communication_ns for row in ranks) - (waits or 0)
+    known = waits is not None
+    devices = [
+        (row.communication_ns - ((row.wait_ns or 0) if known else 0), row.compute_ns + row.fused_ns)
+        for row in ranks
+        if row.communication_ns
+    ]
     told = _path(path, families, critical_path.families_on_path(timeline, path, families[1]), on_path, built)
     device = min(row.device for row in final)
     tested = prediction.predict(timeline, steps, path.rank, device)
@@ -124,10 +129,12 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
         family_gains={number: _net_gain(gain) for number, gain in gains.items()},
         critical_path=told,
         prediction=prediction.account(tested, device, told.explained_share),
-        levers=[_lever(lever, rested if lever.name == "stragglers" else most) for lever in waterfall.levers] if waterfall else [],
+        levers=[_lever(lever, rested if lever.name == "stragglers" else most, waterfall.explained) for lever in waterfall.levers]
+        if waterfall
+        else [],
         joint=_joint(waterfall, most) if waterfall else None,
-        if_independent=_lever(waterfall.if_independent, most) if waterfall else None,
-        if_nothing_sent=_lever(waterfall.if_nothing_sent, without_transfer) if waterfall else None,
+        if_independent=_lever(waterfall.if_independent, most, waterfall.explained) if waterfall else None,
+        if_nothing_sent=_lever(waterfall.if_nothing_sent, without_transfer, waterfall.explained) if waterfall else None,
         levers_unknown=refused,
         bound=BoundReport(
             lower_bound_ns=lower,
@@ -136,7 +143,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
             transfer_ns=limit.transfer_ns,
             transfer_at_most_ns=limit.transfer_at_most_ns,
             observed_ns=path.end_ns - path.start_ns,
-            hidden_of_possible=bound.hidden_of_possible(hidden, transfer_ns, limit),
+            hidden_of_possible=bound.hidden_of_possible(hidden, devices, limit),
         ),
     )
 
@@ -171,11 +178,11 @@ def _path(
     )
 
 
-def _lever(lever: counterfactual.Lever, most: int) -> LeverRow:
+def _lever(lever: counterfactual.Lever, most: int, rests: counterfactual.Explained) -> LeverRow:
     capped = lever.high_ns is not None and lever.high_ns > most
     return LeverRow(
         lever=lever.name,
-        at_least_ns=None if lever.low_ns is None else min(lever.low_ns, most),
+        at_least_ns=None if lever.low_ns is None else min(lever.low_ns, rests.sure_of(most)),
         at_most_ns=None if lever.high_ns is None else min(lever.high_ns, most),
         bound_ns=most if lever.bound_ns is None else min(lever.bound_ns, most),
         ceiling=lever.ceiling,
@@ -185,8 +192,8 @@ def _lever(lever: counterfactual.Lever, most: int) -> LeverRow:
 
 def _joint(waterfall: counterfactual.Waterfall, most: int) -> LeverRow:
     """All levers that leave the work as it is together win at least what any one of them does."""
-    single = [_lever(lever, most) for lever in waterfall.levers if lever.name != "stragglers"]
-    joint = _lever(waterfall.joint, most)
+    single = [_lever(lever, most, waterfall.explained) for lever in waterfall.levers if lever.name != "stragglers"]
+    joint = _lever(waterfall.joint, most, waterfall.explained)
     if joint.at_least_ns is None or joint.at_most_ns is None:
         return joint
     return msgspec.structs.replace(

@@ -1,6 +1,6 @@
 """Who keeps the others waiting, per family and overall, and whether it is always the same rank.
 
-A straggler is a rank that causes most of the waiting in so many steps that chance does not explain it; one step never makes
+A straggler is a rank that is waited for longest in so many steps that chance does not explain it; one step never makes
 one, and neither does a late entry into the window, nor a pipeline's bubble.
 """
 
@@ -136,7 +136,7 @@ def _decide(late: Late, step: Int64, ranks: int) -> tuple[str, int | None, str]:
             caused[rank] += amount
         worst.append(max(caused, key=lambda rank: (caused[rank], -rank)))
     (rank, times), *_ = Counter(worst).most_common(1)
-    text = f"rank {rank} causes most of the waiting in {times} of {len(numbers)} steps"
+    text = f"rank {rank} is waited for longest in {times} of {len(numbers)} steps"
     if len(numbers) == 1:
         return "undecided", None, f"{text}; one step makes no straggler"
     chance = _chance(times, len(numbers), ranks)

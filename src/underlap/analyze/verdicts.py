@@ -289,14 +289,22 @@ def headline(  # noqa: PLR0911 - one return per sentence
         return f"Exposed communication is {of_window}: there is little to gain from hiding more."
     waiting = _sum(sums, "window_entry", "late_peer")
     if 2 * waiting >= exposed:
-        return f"Mostly waiting, not transfer: {waiting / exposed:.0%} of the exposed time is waiting for late ranks{_who(late)}."
+        entry = _sum(sums, "window_entry")
+        apart = f", {entry / exposed:.0%} at their entry into the recording" if entry >= FLOOR_SHARE * exposed else ""
+        return (
+            f"Mostly waiting, not transfer: {waiting / exposed:.0%} of the exposed time is waiting for late ranks{apart}"
+            f"{_who(late)}."
+        )
     if 2 * _sum(sums, "bubble") >= exposed:
         return f"Mostly pipeline bubble: {_sum(sums, 'bubble') / exposed:.0%} of the exposed time ({of_window})."
     first = next(iter(sums))
     share = sums[first].exposed_ns / exposed
     unknown = any(row.communication_ns and row.wait_ns is None for row in ranks)
-    rest = " How much of it is waiting for other ranks is not known from this input." if unknown else ""
-    return f"{share:.0%} of the exposed communication ({of_window} is exposed): {ADVICE[first].means}.{rest}"
+    what = "the traces of the others would tell" if len({row.rank for row in ranks}) == 1 else "the notes say why"
+    rest = f" How much of it is waiting for other ranks is not known; {what}." if unknown else ""
+    inferred = first == "dependent" and sums[first].largest.grade == "timing"
+    means = ADVICE[first].means + (" (by timing alone)" if inferred else "")
+    return f"{share:.0%} of the exposed communication ({of_window} is exposed): {means}.{rest}"
 
 
 def _sum(sums: dict[str, CauseSum], *names: str) -> int:

@@ -82,10 +82,30 @@ def _by_algorithm(  # noqa: PLR0911 (one per kind of algorithm)
     if transfer.collective == "all_to_all" and algorithm in (None, "pairwise"):
         return price_pairwise(transfer, topology, settings, it, calibration)
     if transfer.collective == "send" and algorithm in (None, "direct"):
-        return price_send(transfer, topology, settings, it, calibration)
+        sent = price_send(transfer, topology, settings, it, calibration)
+        return _gathered(sent, transfer, topology, settings, calibration) if transfer.gathered > 1 else sent
     if transfer.collective in nccl.TUNED:
         return _tuned(transfer, settings, it, calibration)
     raise OptionError(f"There is no {transfer.collective} by {algorithm}: leave the algorithm out")
+
+
+def _gathered(
+    sent: TransferCost, transfer: Transfer, topology: Topology, settings: Settings, calibration: Calibration
+) -> TransferCost:
+    """A message in parts, and then the gather of the parts (Narayanan et al., arXiv 2104.04473, section 4.1).
+
+    It holds the message's multiprocessors only: the gather is a kernel of its own, which does not wait for a peer stage.
+    """
+    whole = Transfer(collective="all_gather", payload_bytes=transfer.payload_bytes * transfer.gathered, ranks=transfer.gathered)
+    gather = price(whole, topology, settings=settings, calibration=calibration)
+    return msgspec.structs.replace(
+        sent,
+        time_ns=sent.time_ns + gather.time_ns,
+        latency_ns=sent.latency_ns + gather.latency_ns,
+        hbm_bytes=sent.hbm_bytes + gather.hbm_bytes,
+        scale_up_bytes=sent.scale_up_bytes + gather.scale_up_bytes,
+        assumptions=(*sent.assumptions, *gather.assumptions),
+    )
 
 
 # Collectives that NCCL tunes ----------------------------------------------------------------------------------------------------

@@ -264,6 +264,8 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """None: the tuner chooses."""
     ctas: int | None = None
     """Thread blocks given to it, each on an SM of its own; None: what the library takes. 0 only by copy engines."""
+    gathered: int = 1
+    """Of a send: so many ranks of one domain send a part each of what they all hold; the receivers gather it among themselves."""
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -279,6 +281,9 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise OptionError(f"Transfer.routing goes with dispatch and combine only: the collective is {self.collective}")
         if self.ctas is not None:
             _not_negative(self, "ctas")
+        _positive(self, "gathered")
+        if self.gathered > 1 and self.collective != "send":
+            raise OptionError(f"Transfer.gathered goes with send only: the collective is {self.collective}")
 
     @property
     def placed(self) -> tuple[int, int]:

@@ -59,6 +59,8 @@ def _read(path: Path) -> Report:
     except (OSError, ValueError) as error:
         raise UnreadableError(f"{path}: {getattr(error, 'strerror', None) or error}; expected {_EXPECTED}") from error
     try:
+        if "schema" not in msgspec.json.decode(content, type=dict[str, msgspec.Raw]):
+            raise InputError(f"{path}: Expected schema `{SCHEMA}`, got none - at `$.schema`")
         return from_json(content)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: no Report: {error}; expected {_EXPECTED}") from error

@@ -45,7 +45,10 @@ def settle(claim: Claim, report: Report, baseline: Report | None = None) -> Sett
     """The Settlement of a claim; `baseline` is the Report of the run without the change."""
     mismatch = _mismatch(claim, report)
     blind = [words for code, words in _BLIND.items() if any(note.code == code for note in report.notes)]
+    partial = _partial(report, baseline)
     checks = [_blocked(check, mismatch + blind) for check in _checks(claim, report, baseline)]
+    # What was not seen may be otherwise: it turns no "refuted" into doubt, but no "held" can rest on it.
+    checks = [_blocked(check, partial if check.outcome == HELD else []) for check in checks]
     return Settlement(
         outcome=_overall([check.outcome for check in checks]),
         provenance=report.provenance.kind,
@@ -269,10 +272,31 @@ def _mismatch(claim: Claim, report: Report) -> list[str]:
     if isinstance(claim.hardware.count, int) and world is not None and world != claim.hardware.count:
         found.append(f"the claim is about {claim.hardware.count} devices, the Report about {world}")
     wanted = _models_in(claim.hardware.gpu or "")
+    if wanted and report.provenance.kind == "measured":
+        if any(source.on_cpu for source in report.provenance.sources):
+            found.append(f"the claim is about {claim.hardware.gpu}, the Report about compute on the host")
+        elif not all(source.device_model for source in report.provenance.sources):
+            found.append(f"the claim is about {claim.hardware.gpu}, and the Report does not name its device")
     for model in sorted({source.device_model for source in report.provenance.sources if source.device_model}):
         have = _models_in(model)
         if wanted and have and not wanted & have:
             found.append(f"the claim is about {claim.hardware.gpu}, the Report about {model}")
+    return found
+
+
+def _partial(report: Report, baseline: Report | None) -> list[str]:
+    """What the Reports do not show of the run that the claim is about."""
+    found = []
+    for name, one in (("", report), ("baseline: ", baseline)):
+        if one is None:
+            continue
+        seen, world = len(one.provenance.ranks_counted), one.provenance.world_size
+        if one.provenance.kind != "measured":
+            found.append(f"{name}nothing was run: the Report is {one.provenance.kind}")
+        elif world is not None and seen < world:
+            found.append(f"{name}only {seen} of {world} ranks: the others may differ")
+        if one.window.kind == "steps" and not one.window.steps_used:
+            found.append(f"{name}no step is in it")
     return found
 
 

@@ -15,14 +15,25 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w-]*(?:\.[\w-]+)*)=(.*)", re.DOTALL)
 _SWITCH = re.compile(r"--?[A-Za-z]")
 _LONGEST = 64_000
 _BOOLEAN = TRUE | FALSE
-_OPAQUE = {"config", "config_file", "yaml_cfg", "job.config_file", "args_file", "extra_llm_api_options"}
-"""Switches that name a file in which more switches stand."""
+_OPAQUE = {
+    *("config", "config_file", "config_name", "config_path", "yaml_cfg", "job.config_file", "args_file", "extra_llm_api_options"),
+    *(
+        "model_name",
+        "model_family_name",
+        "model_recipe_name",
+        "recipe",
+        "use_checkpoint_args",
+        "use_mp_args_from_checkpoint_args",
+    ),
+}
+"""Switches that name a file or a recipe in which more switches stand."""
 
 
 def pairs(words: Sequence[Token]) -> tuple[list[Pair], bool]:
     """The pairs, and whether all switches could be seen."""
     found: list[Pair] = []
-    whole = True
+    # xargs reads the rest of a command line from elsewhere.
+    whole = not (words and words[0].text.rpartition("/")[2] in ("xargs", "parallel"))
     at = 0
     while at < len(words):
         token = words[at]
@@ -33,7 +44,11 @@ def pairs(words: Sequence[Token]) -> tuple[list[Pair], bool]:
                 whole = whole and not token.text.strip("/").endswith(UNKNOWN)
             continue
         if not _SWITCH.match(token.text):
-            found += _override(token)
+            whole = whole and not re.match(r"@[\w./-]", token.text)
+            overriding = list(_override(token))
+            # An override of a key has a configuration behind it, and its defaults.
+            whole = whole and not any(len(pair.path) > 1 for pair in overriding)
+            found += overriding
             continue
         name, equals, value = token.text.partition("=")
         path = tuple(part for part in name.lstrip("-").split(".") if part)
@@ -88,10 +103,11 @@ def _negated(path: tuple[str, ...]) -> tuple[catalog.Known, str, int] | None:
 
 def _pair(path: tuple[str, ...], value: str, line: int, *, certain: bool) -> Iterator[Pair]:
     if value.startswith("{") and value.endswith("}") and len(value) < _LONGEST:
-        yield from (
-            Pair((*path, *inner.path), inner.text, line, certain) for inner in pairs_of_json(value, None, line=line, strict=False)
-        )
-        return
+        inner = pairs_of_json(value, None, line=line, strict=False)
+        yield from (Pair((*path, *pair.path), pair.text, line, certain) for pair in inner)
+        if inner or not value.startswith("{{"):
+            return
+        # A template that is filled in elsewhere (Helm, Jinja): given, and not known.
     negated = _negated(path)
     if catalog.match(path) is None and negated is not None and negated[0].kind is Kind.FLAG:
         path = (*path[:-1], negated[1].rpartition(".")[2])

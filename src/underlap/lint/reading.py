@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from underlap.lint.catalog import Kind
 from underlap.lint.devices import capability_of, is_amd
 from underlap.lint.documents import Pair, pairs_of_json, pairs_of_toml, pairs_of_yaml
 from underlap.lint.environment import ALSO_READ, looks_like_dump, pairs_of_dump, pairs_of_mapping
+from underlap.lint.manifests import command_lines
 from underlap.lint.settings import Place, Setting, value_of
 from underlap.lint.shell_expansion import UNKNOWN, Token
 
@@ -129,10 +129,12 @@ _TOLD = frozenset(catalog.VARIABLES) | ALSO_READ
 def _script(name: str, text: str) -> Reading:
     script = shell.read(text, _TOLD)
     facts = _Facts.of(_directives(text), text)
-    inner = [
-        pairs_of_json(body, None, line=line, strict=False) for body, line in script.documents if body.lstrip().startswith("{")
+    shared = [
+        dataclasses.replace(pair, certain=pair.certain and document.certain)
+        for document in script.documents
+        if document.text.lstrip().startswith("{")
+        for pair in pairs_of_json(document.text, None, line=document.line, strict=False)
     ]
-    shared = [pair for pairs in inner for pair in pairs]
     jobs = []
     for launch in script.launches:
         job = _launched(name, launch, shared, facts)
@@ -212,29 +214,26 @@ def _programs(launch: shell.Launch) -> Iterator[tuple[str, str]]:
 
 def _document(name: str, kind: str, pairs: list[Pair], text: str) -> Reading:
     """One job of all values, and one more for each command line that the file holds (Kubernetes, Compose)."""
-    commands = [
-        pair for pair in pairs if pair.path and pair.path[-1] in ("command", "args", "cmd", "entrypoint", "run", "script")
-    ]
     own = _job(_named_variables(pairs), name, text, kind=kind)
+    given, facts = _variables_of(pairs), _Facts.of([], text)
     jobs = []
-    for pair in commands:
-        line = shlex.join(pair.text.split("\n")) if pair.listed and not _is_script(pair.text) else pair.text
-        read = shell.read(line, _TOLD, pair.line or 1)
+    for line, start in command_lines(pairs):
+        read = shell.read(line, _TOLD, start)
         for launch in read.launches:
-            job = _launched(name, launch, _variables_of(pairs), _Facts.of([], text))
+            job = _launched(name, launch, given, facts)
             if job is not None:
                 jobs.append(job)
     return Reading(file=name, kind=kind, jobs=jobs or [own])
 
 
-def _is_script(text: str) -> bool:
-    """Whether the items of a list are the lines of a script, or a single one; else they are the words of one command."""
-    words = text.split("\n")
-    return len(words) == 1 or any(word.endswith(("\\", ";", "&&")) or word.startswith(("#", "export ")) for word in words)
-
-
 def _variables_of(pairs: list[Pair]) -> list[Pair]:
-    return [pair for pair in _named_variables(pairs) if pair.path[-1] in catalog.VARIABLES or pair.path[-1] == "XLA_FLAGS"]
+    """What a document gives to every program in it: variables of the environment, and the device."""
+    names = {*catalog.VARIABLES, "XLA_FLAGS"}
+    return [
+        pair
+        for pair in _named_variables(pairs)
+        if pair.path and (pair.path[-1] in names or catalog.normal(pair.path[-1]) in _DEVICE_KEYS)
+    ]
 
 
 def _named_variables(pairs: list[Pair]) -> list[Pair]:
@@ -298,16 +297,8 @@ _VERSION_KEYS = {
     for product in ("deepspeed", "vllm", "sglang", "torch", "megatron_core", "accelerate")
     for suffix in ("", "_version")
 }
-_DEVICE_KEYS = {
-    "gpu",
-    "gpu_type",
-    "gpu_name",
-    "arch",
-    "compute_capability",
-    "accelerator_type",
-    "device_model",
-    "torch_cuda_arch_list",
-}
+_CAPABILITY_KEYS = {"arch", "compute_capability", "torch_cuda_arch_list"}
+_DEVICE_KEYS = {*_CAPABILITY_KEYS, "gpu", "gpu_type", "gpu_name", "accelerator_type", "accelerators", "device_model"}
 
 
 def _job(
@@ -328,9 +319,12 @@ def _job(
     hints: dict[str, str] = {}
     others: set[int] = set()
     pinned: dict[str, str] = {}
+    parts: dict[tuple[str, int], set[tuple[tuple[str, ...], bool | int | float | str | None]]] = {}
     for pair in _with_flags(pairs):
         last = catalog.normal(pair.path[-1]) if pair.path else ""
-        if last in _DEVICE_KEYS and pair.certain:
+        # `gpu: 8` counts devices; only a key that says so holds a compute capability.
+        counted = last not in _CAPABILITY_KEYS and pair.text.strip("\"' ").isdigit()
+        if last in _DEVICE_KEYS and pair.certain and not counted:
             capability = capability_of(pair.text) or capability
             amd |= is_amd(pair.text)
         if (product := _VERSION_KEYS.get(last)) and pair.certain and (number := _RELEASE.match(pair.text.strip("\"'v"))):
@@ -346,6 +340,11 @@ def _job(
         place = Place(file=file, line=pair.line)
         spelled = spelling.rpartition(".")[2] if depth == 1 else spelling
         value = None if UNKNOWN in pair.text else value_of(known, pair.text)
+        said = parts.setdefault((known.name, depth), set())
+        said.add((pair.path[:-depth], value))
+        if len({parent for parent, _ in said}) > 1 and len({other for _, other in said}) > 1:
+            # Parts of one program (actor and rollout) say different things: which one is meant is not known.
+            value = None
         settings.append(Setting(name=known.name, spelled=spelled, value=value, place=place, certain=pair.certain, depth=depth))
         hint = catalog.hint_of(known, spelling)
         if hint is not None and value not in (None, "none"):

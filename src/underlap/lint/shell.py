@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Collection
 
-from underlap.lint.shell_expansion import DEEPEST, LONGEST_VALUE, UNKNOWN, Scope, Token, Value, expand, joined, split
+from underlap.lint.shell_expansion import DEEPEST, LONGEST_VALUE, UNKNOWN, Scope, Token, Value, expand, filled, joined, split
 from underlap.lint.shell_words import Form, Lexer, Part, Word
 
 MOST_WORDS = 20_000
@@ -62,7 +62,7 @@ class _State(Scope):
     export_all: bool = False
     depth: int = 0
     launches: list[Launch] = dataclasses.field(default_factory=list)
-    documents: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    documents: list[Token] = dataclasses.field(default_factory=list)
     told: Collection[str] = ()
 
 
@@ -71,8 +71,8 @@ class Script:
     """What a script does, in order."""
 
     launches: list[Launch]
-    documents: list[tuple[str, int]]
-    """Texts of here-documents, with the line on which they start."""
+    documents: list[Token]
+    """Texts of here-documents, with their variables filled in, and the line on which they start."""
     leftovers: list[Token]
     """Words of variables that no program received: arguments kept in a file of their own."""
     environment: dict[str, Token | None]
@@ -104,7 +104,8 @@ def _run(words: list[Word], state: _State, *, nested: int) -> None:
         word = words[at]
         if word.operator:
             if word.document is not None:
-                state.documents.append((word.document, word.line))
+                text = word.document if word.verbatim else filled(word.document, state)
+                state.documents.append(Token(text, state.depth == 0 and not guarded, word.line))
             elif word.plain not in ("&&", "||"):
                 guarded = False
             at += 1

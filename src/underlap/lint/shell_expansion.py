@@ -130,6 +130,37 @@ def _variable(text: str, scope: Scope, *, nested: int) -> list[Token]:
     return [Token(UNKNOWN, True, 0)]
 
 
+_IN_DOCUMENT = re.compile(
+    r"\\[$`\\]|\$\{[^{}\n]{1,200}\}|\$\(\([^()\n]{1,200}\)\)|\$\([^()\n]{0,500}\)|`[^`\n]{0,500}`"
+    r"|\$[A-Za-z_]\w*|\$[0-9@*#?]"
+)
+_TEXT_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\w.+\x00-]+', re.DOTALL)
+"""Every match takes all that it looks at, so that the time is linear."""
+
+
+def filled(text: str, scope: Scope) -> str:
+    """A here-document with its variables filled in. What is not known stands in quotes, so that JSON stays JSON."""
+    if "$" not in text and "`" not in text:
+        return text
+    room = [LONGEST_VALUE]
+    known = _IN_DOCUMENT.sub(lambda found: _in_document(found[0], scope, room), text.replace(UNKNOWN, ""))
+    if UNKNOWN not in known:
+        return known
+    return _TEXT_OR_WORD.sub(lambda found: f'"{UNKNOWN}"' if UNKNOWN in found[0] and found[0][0] != '"' else found[0], known)
+
+
+def _in_document(text: str, scope: Scope, room: list[int]) -> str:
+    if text.startswith("\\"):
+        return text[1:]
+    if text.startswith("$(("):
+        return _arithmetic(text[3:-2], scope, nested=0)
+    if not text.startswith("$") or text.startswith("$(") or room[0] < 0:
+        return UNKNOWN
+    token = joined(_variable(text[1:].strip("{}"), scope, nested=0), 0)
+    room[0] -= len(token.text)
+    return token.text if token.certain and room[0] >= 0 else UNKNOWN
+
+
 def _arithmetic(text: str, scope: Scope, *, nested: int) -> str:
     """The value of an expression, or UNKNOWN."""
     value = evaluate(text, lambda name: joined(_variable(name, scope, nested=nested + 1), 0).text)

@@ -43,6 +43,8 @@ class Word:
     operator: bool = False
     document: str | None = None
     """The text of a here-document."""
+    verbatim: bool = False
+    """Whether a here-document's delimiter is quoted, so that nothing in it is expanded."""
 
     @property
     def plain(self) -> str | None:
@@ -62,7 +64,7 @@ class Lexer:
         self._text = text
         self._at = 0
         self._line = line
-        self._pending: list[tuple[str, bool]] = []
+        self._pending: list[tuple[str, bool, bool]] = []
         self._documents: list[Word] = []
 
     def words(self) -> list[Word]:
@@ -107,13 +109,13 @@ class Lexer:
         while self._at < len(self._text) and self._text[self._at] in _SPACE:
             self._at += 1
         if self._at < len(self._text) and self._text[self._at] != "\n":
-            delimiter = self._word().plain
-            if delimiter:
-                self._pending.append((delimiter, dash))
+            word = self._word()
+            if word.plain:
+                self._pending.append((word.plain, dash, word.bare is None))
 
     def _here_documents(self) -> list[Word]:
         found = []
-        for delimiter, dash in self._pending:
+        for delimiter, dash, verbatim in self._pending:
             first, lines = self._line, []
             while self._at < len(self._text):
                 end = self._text.find("\n", self._at)
@@ -124,7 +126,7 @@ class Lexer:
                 if (line.lstrip("\t") if dash else line).rstrip("\r") == delimiter:
                     break
                 lines.append(line)
-            found.append(Word((), first, operator=True, document="\n".join(lines)))
+            found.append(Word((), first, operator=True, document="\n".join(lines), verbatim=verbatim))
         self._pending = []
         return found
 

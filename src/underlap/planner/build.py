@@ -176,7 +176,10 @@ def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
     if shapes.layout.pp == 1:
         return
     forward = draft.phase
-    message = draft.message(PIPELINE, shapes.rows * shapes.hidden * ELEMENT_BYTES[shapes.activation])
+    # Ranks of tp that hold the same send a part each, and gather what they get: Megatron-LM (arXiv 2104.04473, section 4.1),
+    # DeepSpeed's partitioned pipe messages and vLLM's send_tensor_dict with an all_gather_group do.
+    same = 1 if shapes.layout.sp or draft.groups["tp"].domains > 1 else shapes.layout.tp
+    message = draft.message(PIPELINE, shapes.rows * shapes.hidden * ELEMENT_BYTES[shapes.activation], parts=same)
     ways = {"forward": (forward, "hidden"), **({"backward": ("backward", "grad.hidden")} if shapes.train else {})}
     for direction, (phase, buffer) in ways.items():
         draft.phase = phase

@@ -126,10 +126,17 @@ class Draft:
             uneven=uneven,
         )
 
-    def message(self, group: str, payload: float) -> Transfer:
-        """The work of a message between neighbors of a group: over the fabric where any two neighbors are."""
+    def message(self, group: str, payload: float, *, parts: int = 1) -> Transfer:
+        """The work of a message between neighbors of a group: over the fabric where any two neighbors are.
+
+        `parts`: ranks that all hold the payload, of which each sends a part.
+        """
         return Transfer(
-            collective="send", payload_bytes=payload, ranks=2, span=(1, 2) if self.groups[group].domains > 1 else (2, 1)
+            collective="send",
+            payload_bytes=payload / parts,
+            ranks=2,
+            span=(1, 2) if self.groups[group].domains > 1 else (2, 1),
+            gathered=parts,
         )
 
     def close(self, name: str) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from underlap.render.families import family_lines
 from underlap.render.plain import UNKNOWN, clean, decimals_for, milliseconds, percent, shorten, wrap
 from underlap.report import PartSummary, Report, Summary
-from underlap.wording import ranges
+from underlap.wording import counted, ranges
 
 LINES = 24
 WIDTH = 100
@@ -66,7 +66,7 @@ def render(report: Report, *, width: int = WIDTH) -> Text:
         decimals = decimals_for(report.summary.span.mean_ns)
         sections[0] += _steps(report, width, decimals)
         sections[0] += _parts(report, report.summary, width, decimals)
-        sections[0] += _communication(report.summary, width, decimals)
+        sections[0] += _communication(report, report.summary, width, decimals)
         sections[0] += _causes(report, width)
         sections[0] += _idle(report, report.summary, width)
         sections[0] += _configuration(report, width)
@@ -168,7 +168,7 @@ def _parts(report: Report, summary: Summary, width: int, decimals: int) -> list[
     return lines
 
 
-def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
+def _communication(report: Report, summary: Summary, width: int, decimals: int) -> list[Text]:
     def time(part: PartSummary) -> str:
         return milliseconds(part.mean_ns, decimals)
 
@@ -181,7 +181,10 @@ def _communication(summary: Summary, width: int, decimals: int) -> list[Text]:
     if summary.wait is None:
         return _lines(f"{total} hidden {percent(summary.hidden_share)} % of kernel time, waiting inside", width, lines=3)
     share = f"hidden {percent(summary.hidden_transfer_share)} % of transfer"
-    return _lines(f"{total} {time(summary.wait)} of it waiting for peers; {share}", width, lines=3)
+    # The clocks beside it: what is waiting to the clocks may be too little, call by call, to be a cause.
+    uncertain = max((row.clock_uncertainty_ns or 0 for row in report.ranks), default=0)
+    clocks = f" (clocks uncertain by {milliseconds(uncertain, max(decimals, 3))} ms)" if uncertain else ""
+    return _lines(f"{total} {time(summary.wait)} of it waiting for peers{clocks}; {share}", width, lines=3)
 
 
 def _causes(report: Report, width: int) -> list[Text]:
@@ -219,15 +222,19 @@ def _configuration(report: Report, width: int) -> list[Text]:
 
 
 def _findings(report: Report, width: int, *, room: int) -> list[Text]:
-    """What to try, as many as fit; each in two lines at most."""
+    """What to try, as many as fit, each in two lines at most; and how many more there are."""
     shown: list[Text] = []
+    left = len(report.findings)
     for finding in report.findings[:FINDINGS]:
         who = " ".join(clean(part) for part in (finding.axis, finding.collective) if part) or "communication"
         share = f"{percent(finding.share_of_window)} % of the window"
         lines = _lines(f"* {who}, {clean(finding.cause)}, {share}: {clean(finding.would_change or '')}", width)
-        if len(shown) + len(lines) > room:
+        if len(shown) + len(lines) + (left > 1) > room:
             break
         shown += lines
+        left -= 1
+    if left and room > len(shown):
+        shown.append(Text(f"+ {counted(left, 'more finding')} in --json", style="dim"))
     rests = report.step_prediction.rests_on if report.step_prediction else None
     lines = _lines(f"promises rest on {clean(rests)}", width, style="dim") if rests and shown else []
     return shown + (lines if len(shown) + len(lines) <= room else [])

@@ -20,7 +20,12 @@ def _one(settings: Settings) -> bool:
 
 def _fsdp(settings: Settings) -> Answer:
     shown = layout.fsdp(settings)
-    if not (_one(settings) and shown):
+    if not _one(settings):
+        return None
+    if not shown:
+        if settings.uses("torchtitan") and settings.number("data_parallel_shard_degree") is None:
+            needs = "parallelism.data_parallel_shard_degree: torchtitan shards by FSDP unless it is 1, and FSDP needs more queues"
+            return Undecided(because=(NAME,), needs=needs)
         return None
     detail = ""
     if settings.uses("megatron") and (settings.number("tp") or 1) > 1 and (settings.capability or 0) < 10:

@@ -15,27 +15,25 @@ _DUMPS = (".yaml", ".yml", ".json", ".toml")
 SWITCH = "overlap_moe_expert_parallel_comm"
 
 
-def _needs(settings: Settings) -> Answer:  # noqa: PLR0911 - one return per precondition
+def _needs(settings: Settings) -> Answer:
     if not settings.on(SWITCH):
         return None
     size = settings.number("ep")
     if size is not None and size <= 1:
         return Match(because=(SWITCH, "ep"), detail="expert parallel size 1: there is no dispatch to hide", voids=(SWITCH,))
+    missing: dict[str, str] = {}
     if settings.on("moe_shared_expert_overlap"):
-        return Match(
-            because=(SWITCH, "moe_shared_expert_overlap"), detail="it excludes moe_shared_expert_overlap", voids=(SWITCH,)
-        )
+        missing["moe_shared_expert_overlap"] = "it excludes moe_shared_expert_overlap"
     if settings.word("moe_token_dispatcher_type") == "allgather":
-        return Match(
-            because=(SWITCH, "moe_token_dispatcher_type"), detail="the dispatcher has to be alltoall or flex", voids=(SWITCH,)
-        )
+        missing |= {"moe_token_dispatcher_type": "the dispatcher has to be alltoall or flex"}
     stages = settings.number("pp")
-    if stages is not None and stages > 1:
-        chunks = layout.interleaved(settings)
-        if chunks is False:
-            return Match(because=(SWITCH, "pp"), detail="with pipeline stages it needs virtual stages", voids=(SWITCH,))
-        if chunks is None:
-            return Undecided(because=(SWITCH, "pp"), needs="the number of virtual stages, which have to be two or more")
+    chunks = layout.interleaved(settings) if stages is not None and stages > 1 else True
+    if chunks is False:
+        missing["pp"] = "with pipeline stages it needs virtual stages"
+    if missing:
+        return Match(because=(SWITCH, *missing), detail="; ".join(missing.values()), voids=(SWITCH,))
+    if chunks is None:
+        return Undecided(because=(SWITCH, "pp"), needs="the number of virtual stages, which have to be two or more")
     return None
 
 

@@ -40,6 +40,10 @@ def _dual_threshold(settings: Settings) -> Answer:
     sequences, tokens = settings.number("max_num_seqs"), settings.number("max_num_batched_tokens")
     decode = settings.number("dbo_decode_token_threshold")
     prefill = settings.number("dbo_prefill_token_threshold")
+    if sequences is not None and settings.given("num_speculative_tokens"):
+        # Every sequence brings its guessed tokens along.
+        guessed = settings.number("num_speculative_tokens")
+        sequences = None if guessed is None else sequences * (1 + guessed)
     never_decode = sequences is not None and sequences < (DECODE_DEFAULT if decode is None else decode)
     never_prefill = tokens is not None and tokens < (PREFILL_DEFAULT if prefill is None else prefill)
     if not (never_decode and never_prefill):
@@ -132,6 +136,12 @@ def _two_threshold(settings: Settings) -> Answer:
         size = settings.number("dp") or 1
         tokens = requests / size if settings.on("enable_dp_attention") else requests
         shown = ("enable_two_batch_overlap", "max_running_requests", "dp", "disaggregation_mode")
+        if settings.mentioned("speculative_algorithm") or settings.mentioned("speculative_num_draft_tokens"):
+            drafted = settings.number("speculative_num_draft_tokens")
+            if drafted is None:
+                return None
+            tokens *= drafted
+            shown = (*shown, "speculative_num_draft_tokens")
     if tokens >= LEAST_TOKENS:
         return None
     return Match(because=shown, detail=f"at most {tokens:g} tokens per device and decode step")
