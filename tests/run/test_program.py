@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import defaultdict
 
 import pytest
 
 from underlap import inputs
-from underlap.errors import OptionError
+from underlap.errors import OptionError, PlanError
 from underlap.plan import OpKind, Plan
 from underlap.planner import plan as planned
-from underlap.run.program import Program, compiled, digest
+from underlap.run.program import Program, check_in_flight, compiled, digest
 from underlap.run.supported import check_runnable
 from underlap.schedule import apply
 
@@ -109,6 +110,17 @@ def test_a_plan_with_another_shape_or_type_has_another_digest() -> None:
     ]
     assert len({digest(plan) for plan in plans}) == len(plans)
     assert digest(plans[0]) == digest(planned_for("tiny-dense", "tp=2"))
+
+
+def test_a_collective_that_builds_on_one_in_flight_is_refused() -> None:
+    made = program("tiny-dense", "dp=2").instructions
+    issues = [one for one in made if one.kind == OpKind.ISSUE]
+    first, same = issues[0], dataclasses.replace(issues[0], row=issues[0].row + 1, key="the second")
+    wait = next(one for one in made if one.issue == first.row)
+
+    check_in_flight([first, wait, same])
+    with pytest.raises(PlanError, match=r"^the second uses gradient.* while .* is in flight: expected its wait before"):
+        check_in_flight([first, same, wait])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 
 from underlap.cost.work import Transfer, Work
 from underlap.errors import PlanError
@@ -108,17 +109,50 @@ def compiled(plan: Plan, layout: Layout, rank: int) -> Program:
     members = {name: next(row for row in table if rank in row) for name, table in tables.items()}
     cells = _Cells(plan, expansions[role.name])
     messages = _Messages(plan, expansions, role, rank, members)
+    instructions = tuple(_instruction(expansions[role.name], row, cells, messages) for row in range(cells.rows))
+    check_in_flight(instructions)
     return Program(
         rank=rank,
         world=plan.world,
         stage=role.stage,
-        instructions=tuple(_instruction(expansions[role.name], row, cells, messages) for row in range(cells.rows)),
+        instructions=instructions,
         cells=tuple(cells.made),
         slots=tuple(cells.slots),
         members=members,
         tables=tables,
         pieces=_pieces(plan),
     )
+
+
+def check_in_flight(instructions: Iterable[Instruction]) -> None:
+    """Raise PlanError where a collective uses what another one, not yet waited for, writes or still reads.
+
+    A Plan may say so on one channel, where one comes after the other; gloo carries out two of a group at a time.
+    """
+    flying: dict[int, Instruction] = {}
+    for instruction in instructions:
+        if instruction.kind == OpKind.WAIT:
+            flying.pop(instruction.issue, None)
+        if instruction.kind != OpKind.ISSUE:
+            continue
+        for other in flying.values():
+            uses = _meet(other.writes, (*instruction.reads, *instruction.writes)) or _meet(other.reads, instruction.writes)
+            if uses:
+                raise PlanError(
+                    f"{instruction.key} uses {uses} while {other.key} is in flight: expected its wait before, as gloo may carry "
+                    "out both at once"
+                )
+        flying[instruction.row] = instruction
+
+
+def _meet(one: Iterable[Operand], other: Iterable[Operand]) -> str | None:
+    """The name of a buffer of which both have some rows."""
+    listed = list(other)
+    for a in one:
+        for b in listed:
+            if a.cell == b.cell and a.begin < b.begin + b.rows and b.begin < a.begin + a.rows:
+                return a.name
+    return None
 
 
 def digest(plan: Plan) -> str:
