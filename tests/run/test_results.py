@@ -52,6 +52,8 @@ OF_TWO = [
 ]
 OF_FOUR = [
     dense("tp=2,pp=2"),
+    dense("tp=2,pp=2,schedule=interleaved:2", layers=4),
+    dense("tp=2,sp,pp=2"),
     dense("tp=2,dp=2"),
     dense("tp=2,cp=2"),
     dense("tp=2,sp,cp=2:ulysses"),

@@ -329,6 +329,14 @@ class Wire:
         source = site.read(0) if instruction.reads else None
         result = site.write(0) if instruction.writes else None
         tag = instruction.tag
+        finish: Closure | None = None
+        assert isinstance(instruction.work, Transfer)
+        if instruction.work.gathered > 1:
+            # Ranks of tp hold the same: each sends its part, and the receivers gather theirs.
+            source = None if source is None else self._part(source)
+            if result is not None:
+                whole, result = result, torch.empty_like(self._part(result))
+                finish = self._gathered(whole, result)
 
         def start() -> Flight:
             begun, works, size = _now(), [], 0
@@ -337,9 +345,18 @@ class Wire:
             if source is not None:
                 works.append(dist.isend(source, dst=instruction.send_to, group=group, tag=tag))
                 size = _size(source)
-            return Flight(begun, works, size, None)
+            return Flight(begun, works, size, finish)
 
         return start
+
+    def _part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This tp rank's share of the rows of something that all of tp hold."""
+        return tensor.view(-1).chunk(len(self.rank.program.members["tp"]))[self.rank.tp_index]
+
+    def _gathered(self, whole: torch.Tensor, part: torch.Tensor) -> Closure:
+        """Put together behind the wait what each tp rank received."""
+        tp = self.groups.of["tp"]
+        return lambda: _drop(dist.all_gather_single(whole.view(-1), part, group=tp))
 
 
 _now = time.monotonic_ns
