@@ -35,6 +35,7 @@ lint: $(VENV)/installed-dev ## Check style, types and the direction of imports
 
 bench: $(VENV)/installed .venv-hta/installed ## Measure CPU time and memory against HTA (BENCH=--quick for a smoke test)
 	$(BIN)/python -m bench.analyze --traces $(TRACES) --hta-python .venv-hta/bin/python $(BENCH)
+	$(BIN)/python -m bench.sweep $(BENCH)
 
 accuracy: $(VENV)/installed-dev ## Compare with measurements again and write docs/accuracy.md (minutes)
 	$(PIP) --editable '.[fast]'

@@ -27,12 +27,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["import underlap", "import underlap.cli", "import underlap.read, underlap.analyze, underlap.judge"]
+    "first",
+    ["import underlap", "import underlap.cli", "import underlap.read, underlap.analyze, underlap.judge, underlap.simulate"],
 )
 def test_the_public_functions_stay_functions_whatever_is_imported_first(first: str) -> None:
-    # underlap.read, underlap.analyze and underlap.judge are folders too; an imported folder becomes an attribute of its package.
-    told = "print(callable(underlap.read), callable(underlap.analyze), callable(underlap.judge))"
+    # underlap.read and others are folders too; an imported folder becomes an attribute of its package.
+    told = "print(*(callable(getattr(underlap, name)) for name in ('read', 'analyze', 'judge', 'simulate')))"
     code = f"{first}\nimport underlap\nfor _ in range(2):\n    {told}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout == "True True True\n" * 2
+    assert done.stdout == "True True True True\n" * 2

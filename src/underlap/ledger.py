@@ -18,7 +18,7 @@ class Entry:
     group: str
     collective: str
     calls: int
-    """Of one rank, over all roles: issues."""
+    """Of one rank of each stage: issues."""
     payload_bytes: float
     """Sum over ranks of what they hand in (all-gather: of what they get)."""
     sent_bytes: float
@@ -41,7 +41,10 @@ def ledger(plan: Plan) -> tuple[Entry, ...]:
 def ledger_of(plan: Plan, expansions: dict[str, Expansion]) -> tuple[Entry, ...]:
     """The same, from what has been expanded already."""
     found: dict[tuple[str, str], list[float]] = {}
+    stages: set[int] = set()
     for role in plan.roles:
+        # A stage whose ranks are not alike has several roles, which issue the same.
+        once, stages = role.stage not in stages, stages | {role.stage}
         expansion = expansions[role.name]
         rows = expansion.rows
         issued = np.flatnonzero(rows.kind == OpKind.ISSUE)
@@ -54,7 +57,7 @@ def ledger_of(plan: Plan, expansions: dict[str, Expansion]) -> tuple[Entry, ...]
             if receives and transfer.collective == "send":
                 continue
             entry = found.setdefault((expansion.names[group], transfer.collective), [0, 0.0, 0.0])
-            entry[0] += count
+            entry[0] += count * once
             entry[1] += count * role.multiplicity * transfer.payload_bytes
             entry[2] += count * role.multiplicity * sent_bytes(transfer)
     order = {name: index for index, name in enumerate(plan.groups)}

@@ -688,7 +688,7 @@ class AxisBytes(Record, frozen=True, kw_only=True):
     """What it is for: tp, dp, fsdp, expert_dp, ..."""
     collective: str
     calls: int
-    """Of one rank of each role, added up."""
+    """Of one rank of each stage, added up."""
     payload_bytes: int
     sent_bytes: int
     """The least that has to leave the ranks without in-network reduction."""

@@ -33,6 +33,58 @@ FLAGS = {
         "--steps",
         "--window",
     ],
+    "underlap ladder": [
+        "--cluster",
+        "--force",
+        "--gpus",
+        "--json",
+        "--layout",
+        "--model",
+        "--no-contention",
+        "--overlap",
+        "--workload",
+    ],
+    "underlap levers": [
+        "--cluster",
+        "--force",
+        "--gpus",
+        "--json",
+        "--layout",
+        "--model",
+        "--no-contention",
+        "--overlap",
+        "--workload",
+    ],
+    "underlap simulate": [
+        "--cluster",
+        "--compare",
+        "--force",
+        "--gpus",
+        "--jitter",
+        "--json",
+        "--layout",
+        "--model",
+        "--no-contention",
+        "--overlap",
+        "--straggler",
+        "--workload",
+    ],
+    "underlap sweep": [
+        "--batch",
+        "--cluster",
+        "--compare",
+        "--csv",
+        "--force",
+        "--gpus",
+        "--jobs",
+        "--json",
+        "--layout",
+        "--model",
+        "--no-contention",
+        "--overlap",
+        "--seq",
+        "--workload",
+    ],
     "underlap lint": ["--env", "--force", "--gpu", "--json", "--together", "--version"],
     "underlap claims": [],
     "underlap claims list": ["--axis", "--force", "--framework", "--hardware", "--json", "--phase"],
@@ -90,9 +142,9 @@ def test_every_help_text_ends_with_an_example_that_works(run, name):
         pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
     result = run(*name.split()[1:], "--help")
     assert result.exit_code == 0
-    heading, example = result.output.rstrip().splitlines()[-2:]
-    assert heading.strip() == "Example:"
-    program, *words = shlex.split(example)
+    heading, example = result.output.rstrip().rpartition("Example:\n")[1:]
+    assert heading
+    program, *words = shlex.split(example.replace("\\\n", " "))
     assert program == "underlap"
     assert run(*words).exit_code == 0
 

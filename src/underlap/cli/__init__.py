@@ -16,9 +16,12 @@ from underlap._version import __version__
 from underlap.cli.analyze import analyze
 from underlap.cli.claims import claims
 from underlap.cli.judge import judge
+from underlap.cli.ladder import ladder
+from underlap.cli.levers import levers
 from underlap.cli.lint import lint
 from underlap.cli.run import run
 from underlap.cli.simulate import simulate
+from underlap.cli.sweep import sweep
 from underlap.errors import RunError, UnderlapError
 
 
@@ -58,12 +61,15 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="underlap", message="%(prog)s %(version)s")
 def main() -> None:
-    """Tell which communication is really hidden behind compute, and what claims about it are worth."""
+    """Tell which communication is really hidden behind compute, in traces or before the run, and what claims of it are worth."""
 
 
 main.add_command(analyze)
+main.add_command(ladder)
+main.add_command(levers)
 main.add_command(run)
 main.add_command(simulate)
+main.add_command(sweep)
 main.add_command(lint)
 main.add_command(claims)
 main.add_command(judge)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from underlap.cli.outputs import STREAM, refuse_unsafe, say_wrote, write_to_stdout
+from underlap.cli.scenario_options import scenario_options
 
 EXAMPLE = """\b
 Example:
@@ -17,25 +18,7 @@ Example:
 
 
 @click.command(epilog=EXAMPLE, short_help="Predict a step from model, machine, layout and policy.")
-@click.option("--model", required=True, metavar="NAME|FILE", help="A preset, a YAML file, or a config.json of Hugging Face.")
-@click.option("--cluster", required=True, metavar="NAME|FILE", help="A preset such as dgx-h100, or a YAML file.")
-@click.option(
-    "--gpus", metavar="N", type=click.IntRange(min=1), help="GPUs of the job.  [default: as many as the layout has ranks]"
-)
-@click.option("--layout", required=True, metavar="TEXT|FILE", help="tp=8,pp=2,dp=4,sp,schedule=interleaved:2, or a YAML file.")
-@click.option(
-    "--workload",
-    required=True,
-    metavar="TEXT|FILE",
-    help="train,gbs=256,mbs=1,seq=8192; prefill,...; decode,...; or a YAML file.",
-)
-@click.option(
-    "--overlap",
-    "policy",
-    default="",
-    metavar="TEXT|FILE",
-    help="What overlaps: tp=split_batch,dp=bucket:25MB.  [default: nothing]",
-)
+@scenario_options("tp=8,pp=2,dp=4,sp,schedule=interleaved:2, or a YAML file.")
 @click.option(
     "--compare",
     metavar="LIST",
@@ -44,7 +27,20 @@ Example:
 @click.option(
     "--json", "json_file", metavar="FILE", help="Also write the report as JSON; '-' writes it to standard output instead."
 )
-@click.option("--no-contention", is_flag=True, help="Overlap costs nothing: compute and communication never slow each other.")
+@click.option(
+    "--jitter",
+    metavar="SHARE",
+    type=click.FloatRange(min=0.0, max=1.0),
+    default=0.0,
+    help="Standard deviation of each operation's time over its mean, such as 0.03: collectives wait for their last rank.",
+)
+@click.option(
+    "--straggler",
+    "stragglers",
+    metavar="TEXT",
+    multiple=True,
+    help="A slow rank and how many times longer its compute takes: rank=3,compute=1.2. May be repeated.",
+)
 @click.option("--force", is_flag=True, help="Replace output files that exist.")
 def simulate(  # noqa: PLR0913 - click passes one argument per option
     *,
@@ -57,6 +53,8 @@ def simulate(  # noqa: PLR0913 - click passes one argument per option
     compare: str | None,
     json_file: str | None,
     no_contention: bool,
+    jitter: float,
+    stragglers: tuple[str, ...],
     force: bool,
 ) -> None:
     """Predict the time of one step, what of its communication is hidden, and why the rest is exposed.
@@ -74,7 +72,15 @@ def simulate(  # noqa: PLR0913 - click passes one argument per option
     from underlap.report import to_json
 
     asked = flow.scenario(
-        model=model, cluster=cluster, layout=layout, workload=workload, policy=policy, gpus=gpus, contention=not no_contention
+        model=model,
+        cluster=cluster,
+        layout=layout,
+        workload=workload,
+        policy=policy,
+        gpus=gpus,
+        contention=not no_contention,
+        jitter=jitter,
+        stragglers=stragglers,
     )
     report = flow.compare(asked, flow.policies(asked, compare)) if compare is not None else flow.simulate(asked)
     if json_path is not None:

@@ -21,13 +21,15 @@ from underlap.ledger import Entry, ledger_of
 from underlap.model import Model
 from underlap.plan import Plan
 from underlap.planner import plan as planned
+from underlap.planner.roles import unfold
 from underlap.policy import PASSES, RESOURCES, AxisPolicy, Policy, policy_text
 from underlap.report import AxisBytes, PolicyRefusal, Prediction, Report, RoleMemory
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.simulate import Machine, Simulated
 from underlap.simulate import simulate as simulated_plan
 from underlap.simulate.recording import timeline
-from underlap.workload import Decode, Train, Workload, workload_text
+from underlap.text_form import pairs, whole
+from underlap.workload import Decode, Train, Workload, check_workload, workload_text
 
 _CHECKED_STEPS = 5000
 """Programs up to this length have their flow of data compared before and after; the tests compare it for all passes."""
@@ -45,9 +47,13 @@ class Scenario:
     settings: Settings = DEFAULT
     measured: Measured | None = None
     contention: bool = True
+    jitter: float = 0.0
+    """Standard deviation of each operation's time over its mean. Sweeps, ladders and levers leave it out, as stragglers."""
+    stragglers: tuple[tuple[int, float], ...] = ()
+    """(rank, how many times longer its compute takes)."""
 
 
-def scenario(
+def scenario(  # noqa: PLR0913 - a question has so many parts
     *,
     model: Model | str,
     cluster: Cluster | str,
@@ -56,10 +62,14 @@ def scenario(
     policy: Policy | str = "",
     gpus: int | None = None,
     contention: bool = True,
+    jitter: float = 0.0,
+    stragglers: Sequence[str] = (),
+    divisible: bool = True,
 ) -> Scenario:
     """A Scenario from records, or from what a user names: presets, files, one-line forms.
 
-    `gpus` None: as many as the layout has ranks. Raises OptionError or InputError of one line.
+    `gpus` None: as many as the layout has ranks. `divisible` False: the workload's sizes need not fit the layout, as they will
+    be replaced. Raises OptionError or InputError of one line.
     """
     found_layout = inputs.layout(layout) if isinstance(layout, str) else layout
     found_cluster = inputs.cluster(cluster) if isinstance(cluster, str) else cluster
@@ -68,14 +78,37 @@ def scenario(
     found_layout.check_gpus(gpus if gpus is not None else found_layout.world)
     found_layout.check_model(found_model)
     found_policy.check_layout(found_layout)
+    found_workload = inputs.workload(workload) if isinstance(workload, str) else workload
+    if divisible:
+        check_workload(found_workload, found_layout, found_model)
     return Scenario(
         model=found_model,
         cluster=found_cluster.with_gpus(found_layout.world),
         layout=found_layout,
-        workload=inputs.workload(workload) if isinstance(workload, str) else workload,
+        workload=found_workload,
         policy=found_policy,
         contention=contention,
+        jitter=jitter,
+        stragglers=tuple(_straggler(text, found_layout) for text in stragglers),
     )
+
+
+def _straggler(text: str, layout: Layout) -> tuple[int, float]:
+    """(rank, factor) of `rank=3,compute=1.2`. Raises OptionError."""
+    given = pairs(text, "straggler", ("rank", "compute"))
+    missing = [name for name in ("rank", "compute") if not given.get(name)]
+    if missing:
+        raise OptionError(f"straggler: {text!r} does not say {missing[0]}: expected such as rank=3,compute=1.2")
+    rank = whole(given["rank"] or "", "straggler", "rank")
+    if rank >= layout.world:
+        raise OptionError(f"straggler: rank={rank}: expected 0 to {layout.world - 1}, as the layout has {layout.world} ranks")
+    try:
+        factor = float(given["compute"] or "")
+    except ValueError:
+        factor = 0.0
+    if not 1.0 <= factor <= 1000.0:
+        raise OptionError(f"straggler: compute={given['compute']}: expected how many times longer its compute takes, 1 to 1000")
+    return rank, factor
 
 
 def policies(asked: Scenario, text: str) -> list[Policy]:
@@ -138,7 +171,7 @@ def compare(asked: Scenario, policies: Sequence[Policy], *, deep: bool | None = 
     return msgspec.structs.replace(reports[-1], prediction=rows[-1], predictions=rows)
 
 
-_SAME = 0.005
+SAME = 0.005
 """Ratios this close to 1 are no difference: less than any cost here is known to."""
 
 
@@ -148,9 +181,9 @@ def _word(first: Prediction, one: Prediction) -> str:
     ratio = one.step_ns / first.step_ns
     if abs(now - sent) > 1e-6 * sent:
         return "removed" if now < sent else "more bytes"
-    if ratio > 1 + _SAME:
+    if ratio > 1 + SAME:
         return "a loss"
-    if ratio >= 1 - _SAME:
+    if ratio >= 1 - SAME:
         return "shifted" if one.hidden_ns > first.hidden_ns else "no difference"
     return "hidden" if one.hidden_ns > first.hidden_ns else "shortened"
 
@@ -161,22 +194,30 @@ def run(asked: Scenario, policy: Policy) -> tuple[Simulated, tuple[Refusal, ...]
     applied = apply(made, policy)
     if applied.plan is not made:
         check_kept(made, applied.plan, flow=sum(len(role.program) for role in made.roles) <= _CHECKED_STEPS)
-    machine = Machine(
+    slow = [rank for rank, _ in asked.stragglers]
+    split = unfold(applied.plan, asked.layout, slow) if slow else applied.plan
+    return simulated_plan(split, machine(asked)), applied.refused
+
+
+def machine(asked: Scenario) -> Machine:
+    """What the scenario runs on."""
+    return Machine(
         topology=asked.cluster.topology,
         settings=asked.settings,
         measured=asked.measured,
         contention=asked.contention,
+        jitter=asked.jitter,
+        slowed=dict(asked.stragglers),
         # A decode step is replayed as one device graph, as serving engines do; else its kernels are shorter than their launches.
         launches=not isinstance(asked.workload, Decode),
     )
-    return simulated_plan(applied.plan, machine), applied.refused
 
 
 def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal], found: Report) -> Prediction:
     """What the run means: step time and what it lies between, throughput, memory, bytes."""
     assert found.summary is not None
     memory = [_memory(done.plan, done.expansions[role.name], asked.cluster) for role in done.plan.roles]
-    tokens = _tokens(asked)
+    tokens = tokens_of(asked)
     seconds = done.step_ns / 1e9
     return Prediction(
         model=asked.model.name,
@@ -214,10 +255,14 @@ def _unsupported(asked: Scenario, plan: Plan) -> list[str]:
         f"another batch, sequence or phase: this is {workload_text(asked.workload)}, and overlap depends on it",
         "a measured speed-up: costs are a model, whose errors are in docs/accuracy.md",
     ]
+    if not any(group.size > 1 for group in plan.groups.values()):
+        listed.append("anything about communication: this layout sends nothing")
     if plan.passes:
         listed.append('"communication removed": every byte is still sent; what changes is when')
     if asked.model.experts is not None and asked.workload.imbalance == 1.0:
         listed.append("uneven experts: every rank is taken to get the same number of tokens (imbalance=1)")
+    if asked.jitter:
+        listed.append("a slow rank: jitter makes any rank the last by chance, and none again and again")
     if not asked.contention:
         listed.append("the price of overlap: contention is switched off")
     if phase == "decode":
@@ -246,7 +291,7 @@ def _axis_bytes(plan: Plan, entry: Entry) -> AxisBytes:
     )
 
 
-def _tokens(asked: Scenario) -> int:
+def tokens_of(asked: Scenario) -> int:
     """Tokens that one step gets through, over all ranks."""
     workload = asked.workload
     if isinstance(workload, Train):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from underlap.cost.work import ELEMENT_BYTES
@@ -199,7 +200,8 @@ def _draft_boundaries(draft: Draft, shapes: Shapes) -> None:
 
 def _role(shapes: Shapes, rank: int) -> Role:
     layout = shapes.layout
-    ranks = tuple(r for r in range(layout.world) if layout.coordinates(r)["pp"] == rank)
+    inner = math.prod(layout.degree(axis) for axis in layout.axis_order[: layout.axis_order.index("pp")])
+    ranks = tuple(r for r in range(layout.world) if r // inner % layout.pp == rank)
     chunks = _chunks(shapes, rank)
     order = (
         pipeline.tasks(layout, rank, shapes.micro_batches)

@@ -20,7 +20,7 @@ from underlap.schedule.split_batch import split_batch
 ORDER = ("cp", "tp", "ep", "fsdp", "dp", "pp")
 """Passes within layers come before those that move gradients and weights between them, and messages between stages last."""
 
-_GROUPS = {
+GROUPS = {
     "tp": frozenset({"tp", "etp"}),
     "cp": frozenset({"cp"}),
     "ep": frozenset({"ep"}),
@@ -64,7 +64,7 @@ def apply(plan: Plan, policy: Policy) -> Applied:
 
 
 def _applied(plan: Plan, axis: str, step: Pass | Resource) -> Plan:
-    groups = _GROUPS[axis]
+    groups = GROUPS[axis]
     number = step.parameter
     made: dict[str, Callable[[], Plan]] = {
         "bucket": lambda: bucket(plan, number or 0),

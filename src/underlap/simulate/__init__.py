@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from underlap.simulate.folding import Folded, Known, fold
 from underlap.simulate.run import Machine, Simulated, simulate
 
-__all__ = ["Machine", "Simulated", "simulate"]
+__all__ = ["Folded", "Known", "Machine", "Simulated", "fold", "simulate"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,16 @@ class Prices:
     assumptions: tuple[str, ...]
 
 
-def price(works: Sequence[Work], topology: Topology, *, settings: Settings = DEFAULT, measured: Measured | None = None) -> Prices:
-    """Prices of all works. Raises OptionError where a group does not fit the machine."""
+def price(
+    works: Sequence[Work],
+    topology: Topology,
+    *,
+    settings: Settings = DEFAULT,
+    measured: Measured | None = None,
+    held: Callable[[Sequence[int]], list[int]] | None = None,
+) -> Prices:
+    """Prices of all works. `held`: from the multiprocessors that each work holds to every sum of them that compute may meet;
+    None: any three transfers may run together. Raises OptionError where a group does not fit the machine."""
     size = len(works)
     columns = {name: np.zeros(size) for name in ("time", "memory", "up", "out", "flops")}
     units = np.zeros(size, dtype=np.int32)
@@ -82,7 +90,8 @@ def price(works: Sequence[Work], topology: Topology, *, settings: Settings = DEF
         columns["time"][computing], columns["flops"][computing] = alone.time_ns, alone.flops
         busy = alone.time_ns > 0
         columns["memory"][computing] = np.where(busy, alone.hbm_bytes / np.where(busy, alone.time_ns, 1.0) / bandwidth, 0.0)
-        curves = _curves([works[at] for at in computing], alone.time_ns, topology, units)
+        taken = _sums(units, topology.processor.sms) if held is None else held(units.tolist())
+        curves = _curves([works[at] for at in computing], alone.time_ns, topology, taken)
         assumptions += alone.assumptions
     return Prices(
         work_ns=np.rint(columns["time"]).astype(np.int64),
@@ -99,10 +108,9 @@ def price(works: Sequence[Work], topology: Topology, *, settings: Settings = DEF
     )
 
 
-def _curves(works: Sequence[Work], alone: Floats, topology: Topology, units: Int32) -> Floats:
+def _curves(works: Sequence[Work], alone: Floats, topology: Topology, taken: list[int]) -> Floats:
     """One row per compute work. Prices are taken at the numbers of multiprocessors that transfers can hold together."""
     total = topology.processor.sms
-    taken = _sums(units, total)
     if total is None or not taken:
         return np.ones((len(works), 1))
     curves = np.ones((len(works), taken[-1] + 1))

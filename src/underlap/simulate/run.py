@@ -18,6 +18,7 @@ from underlap.meetings import meetings
 from underlap.plan import OpKind, Plan
 from underlap.plan_network import PlanNetwork, plan_network
 from underlap.replay import COMMUNICATION, COMPUTE, NEITHER, SharedRates, Times, network, replay
+from underlap.simulate.jitter import waiting
 from underlap.simulate.pricing import Prices, price
 
 
@@ -34,6 +35,8 @@ class Machine:
     """False: the device never waits for its host (device graphs)."""
     slowed: dict[int, float] = dataclasses.field(default_factory=dict)
     """rank -> how many times longer its compute takes. The plan has to have a role of its own for it."""
+    jitter: float = 0.0
+    """Standard deviation of each operation's time over its mean: collectives wait for their last rank. `fold` has none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +73,15 @@ def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
     """
     expansions = {role.name: expand(plan, role) for role in plan.roles}
     built = plan_network(plan, expansions, meetings(plan, expansions))
-    works, work = _works(plan, expansions, built)
+    works, work = works_of(plan, expansions, built, {})
     prices = price(works, machine.topology, settings=machine.settings, measured=machine.measured)
     duration = np.where(work >= 0, prices.work_ns[work], 0) if works else np.zeros(len(work), dtype=np.int64)
-    duration = _slowed(plan, built, expansions, machine, duration)
-    release = _released(plan, built, expansions, machine)
+    duration = slowed_of(plan, built, expansions, machine, duration)
+    if machine.jitter > 0:
+        duration = duration + _waiting(plan, built, expansions, machine.jitter, duration)
+    release = released_of(plan, built, expansions, machine)
     ready = network(built.lane, duration, release_ns=release, rendezvous=built.rendezvous, edges=built.edges)
-    times = replay(ready, _rates(plan, expansions, built, prices, work) if machine.contention else None)
+    times = replay(ready, rates_of(plan, expansions, built, prices, work) if machine.contention else None)
     return Simulated(
         plan=plan,
         machine=machine,
@@ -93,9 +98,10 @@ def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
     )
 
 
-def _works(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork) -> tuple[tuple[Work, ...], Int32]:
-    """The distinct works of all roles, and which each node does."""
-    number: dict[Work, int] = {}
+def works_of(
+    plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, number: dict[Work, int]
+) -> tuple[tuple[Work, ...], Int32]:
+    """The distinct works of all roles, and which each node does. `number` has those that have one already, and gets the rest."""
     column = np.full(len(built.lane), NONE, dtype=np.int32)
     for role in plan.roles:
         expansion = expansions[role.name]
@@ -105,7 +111,7 @@ def _works(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork) -> 
     return tuple(number), column
 
 
-def _slowed(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], machine: Machine, duration: Int64) -> Int64:
+def slowed_of(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], machine: Machine, duration: Int64) -> Int64:
     """Compute of slow ranks takes longer."""
     duration = duration.copy()
     for role in plan.roles:
@@ -118,7 +124,17 @@ def _slowed(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], ma
     return duration
 
 
-def _released(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], machine: Machine) -> Int64:
+def _waiting(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], spread: float, duration: Int64) -> Int64:
+    """What the collectives of each role wait for the last of their ranks."""
+    extra = np.zeros(len(duration), dtype=np.int64)
+    for role in plan.roles:
+        expansion, first = expansions[role.name], built.first[role.name]
+        here = slice(first, first + len(expansion.rows))
+        extra[here] = waiting(plan, expansion, duration[here], spread)
+    return extra
+
+
+def released_of(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], machine: Machine) -> Int64:
     """The host submits the rows of its role one after the other, and is never held up."""
     release = np.zeros(len(built.lane), dtype=np.int64)
     if not machine.launches:
@@ -131,7 +147,7 @@ def _released(plan: Plan, built: PlanNetwork, expansions: dict[str, Expansion], 
     return release
 
 
-def _rates(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, prices: Prices, work: Int32) -> SharedRates:
+def rates_of(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, prices: Prices, work: Int32) -> SharedRates:
     """A role is a device, with two links: into its scale-up domain and out of it. A transfer crosses the one it fills more."""
     size, roles = len(work), len(plan.roles)
     kind = np.full(size, NEITHER, dtype=np.int8)
