@@ -3,7 +3,7 @@
 PYTHON ?= python3
 TRACES ?= ../shared/traces
 BENCH ?=
-TIMED := tests/real
+TIMED := tests/real tests/run
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -24,5 +24,11 @@ def test_a_noun_loads_its_own_module_on_first_use() -> None:
     assert "underlap.report" not in loaded
 
 
+def test_only_a_run_loads_torch() -> None:
+    flows = "import underlap.flows.run, underlap.flows.simulate, underlap.flows.analyze, underlap.run.program, underlap.trial"
+
+    assert modules_after(flows).isdisjoint({"torch"})
+
+
 def test_the_command_line_loads_neither_torch_nor_pandas() -> None:
     assert modules_after("import underlap.cli").isdisjoint({"torch", "pandas", "polars", "pyarrow"})

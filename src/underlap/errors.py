@@ -6,6 +6,8 @@
         UnreadableError              missing, empty, damaged beyond use, or no permission
       OptionError                    an option whose value is wrong or does not fit the input
       ScheduleError                  operations that wait for one another, or for one that does not exist
+      PlanError                      a plan contradicts itself
+      RunError                       ranks that ran a plan failed, disagreed or were lost; exit code 1
       MissingExtraError              an optional package is needed for what was asked
 
 A message says what was found, where, what was expected and what to do. Bugs of our own are `assert`s, not these.
@@ -38,6 +40,10 @@ class ScheduleError(UnderlapError, ValueError):
 
 class PlanError(UnderlapError, ValueError):
     """A plan contradicts itself: it reads what nobody wrote, uses what is still in flight, or its ranks do not agree."""
+
+
+class RunError(UnderlapError):
+    """Ranks that ran a plan failed, disagreed, or were lost."""
 
 
 class MissingExtraError(UnderlapError, ImportError):

@@ -122,6 +122,8 @@ def test_the_set_of_flags_is_frozen():
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_every_help_text_ends_with_an_example_that_works(run, name):
+    if name == "underlap run":
+        pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
     result = run(*name.split()[1:], "--help")
     assert result.exit_code == 0
     heading, example = result.output.rstrip().rpartition("Example:\n")[1:]

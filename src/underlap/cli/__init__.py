@@ -2,8 +2,8 @@
 
 Flows and renderers are imported inside the commands, so that `underlap --help` is quick.
 
-Exit codes: 0 done or held, 1 findings (lint) or a claim refuted, 2 usage or unusable input, 3 a claim cannot be decided,
-130 interrupted. A reader that closes the pipe early is no failure.
+Exit codes: 0 done or held, 1 findings (lint), a claim refuted or ranks of a run failed, 2 usage or unusable input, 3 a claim
+cannot be decided, 130 interrupted. A reader that closes the pipe early is no failure.
 """
 
 from __future__ import annotations
@@ -19,15 +19,22 @@ from underlap.cli.judge import judge
 from underlap.cli.ladder import ladder
 from underlap.cli.levers import levers
 from underlap.cli.lint import lint
+from underlap.cli.run import run
 from underlap.cli.simulate import simulate
 from underlap.cli.sweep import sweep
-from underlap.errors import UnderlapError
+from underlap.errors import RunError, UnderlapError
 
 
 class Refusal(click.ClickException):
     """An `UnderlapError` on its way out."""
 
     exit_code = 2
+
+
+class Failure(click.ClickException):
+    """A `RunError` on its way out."""
+
+    exit_code = 1
 
 
 class Commands(click.Group):
@@ -40,7 +47,8 @@ class Commands(click.Group):
         except UnderlapError as error:
             from underlap.render.plain import printable
 
-            raise Refusal(printable(str(error))) from error
+            refusal = Failure if isinstance(error, RunError) else Refusal
+            raise refusal(printable(str(error))) from error
         except KeyboardInterrupt:
             click.echo("Interrupted", err=True)
             ctx.exit(130)
@@ -59,6 +67,7 @@ def main() -> None:
 main.add_command(analyze)
 main.add_command(ladder)
 main.add_command(levers)
+main.add_command(run)
 main.add_command(simulate)
 main.add_command(sweep)
 main.add_command(lint)

@@ -16,7 +16,7 @@ import msgspec
 from underlap.cost.work import ELEMENT_BYTES, Attention
 from underlap.planner import unfused
 from underlap.planner.drafting import Draft
-from underlap.planner.shapes import Shapes
+from underlap.planner.shapes import WIDE, Shapes
 from underlap.workload import Decode, Train
 
 
@@ -27,7 +27,7 @@ def core(draft: Draft, shapes: Shapes) -> None:
     elif _unfused(shapes):
         unfused.core(draft, shapes)
     elif shapes.layout.cp == 1:
-        draft.compute("attention.core", _whole(shapes), "qkv", "context")
+        draft.compute("attention.core", _whole(shapes), "qkv", f"context {_sums(draft, shapes)}")
     elif shapes.layout.context == "ulysses":
         _ulysses(draft, shapes)
     else:
@@ -40,11 +40,16 @@ def core_backward(draft: Draft, shapes: Shapes) -> None:
         unfused.core_backward(draft, shapes)
     elif shapes.layout.cp == 1:
         work = _backward(_whole(shapes))
-        draft.compute("attention.core", work, "qkv context grad.context", "grad.qkv")
+        draft.compute("attention.core", work, "qkv context attention.sums grad.context", "grad.qkv")
     elif shapes.layout.context == "ulysses":
         _ulysses_backward(draft, shapes)
     else:
         _ring_backward(draft, shapes)
+
+
+def _sums(draft: Draft, shapes: Shapes, name: str = "attention.sums") -> str:
+    """The log-sum-exp of each query and head, which the backward makes the probabilities from again."""
+    return draft.buffer(name, shapes.tokens, shapes.heads, dtype=WIDE)
 
 
 def _unfused(shapes: Shapes) -> bool:
@@ -131,7 +136,9 @@ def _of_heads(shapes: Shapes) -> Attention:
 def _ulysses(draft: Draft, shapes: Shapes) -> None:
     before, behind = _exchanges(draft, shapes)
     _exchange(draft, shapes, before)
-    draft.compute("attention.core", _of_heads(shapes), "qkv.heads", "context.heads")
+    cp = shapes.layout.cp
+    sums = draft.buffer("attention.sums.heads", shapes.tokens * cp, shapes.heads // cp, dtype=WIDE)
+    draft.compute("attention.core", _of_heads(shapes), "qkv.heads", f"context.heads {sums}")
     _exchange(draft, shapes, behind)
 
 
@@ -141,7 +148,8 @@ def _ulysses_backward(draft: Draft, shapes: Shapes) -> None:
     draft.buffer("grad.context.heads", *draft.buffers["context.heads"].shape)
     _exchange(draft, shapes, dataclasses.replace(behind, source="grad.context", result="grad.context.heads"))
     work = _backward(_of_heads(shapes))
-    draft.compute("attention.core", work, "qkv.heads context.heads grad.context.heads", "grad.qkv.heads")
+    reads = "qkv.heads context.heads attention.sums.heads grad.context.heads"
+    draft.compute("attention.core", work, reads, "grad.qkv.heads")
     _exchange(draft, shapes, dataclasses.replace(before, source="grad.qkv.heads", result="grad.qkv"))
 
 
@@ -179,12 +187,15 @@ def _ring(draft: Draft, shapes: Shapes) -> None:
     message = draft.message("cp", width * ELEMENT_BYTES[shapes.activation])
     draft.compute("attention.pack", shapes.stream(width, width), "qkv", keys[0])
     result = shapes.tokens * shapes.context_width
+    whole = f"context {_sums(draft, shapes)}"
+    draft.buffer("context.block", shapes.tokens, shapes.context_width)
+    block = f"context.block {_sums(draft, shapes, 'attention.sums.block')}"
     for step in range(steps):
-        reads = f"qkv {keys[step]}" + (" context" if step else "")
-        draft.compute("attention.core", _block(shapes, step), reads, "context", part=(step, steps))
+        draft.compute("attention.core", _block(shapes, step), f"qkv {keys[step]}", block if step else whole, part=(step, steps))
         if step:
             # Both results are rescaled by their softmax sums and added.
-            draft.compute("attention.merge", shapes.stream(2 * result, result), "context", "context", part=(step - 1, steps - 1))
+            work = shapes.stream(2 * result, result)
+            draft.compute("attention.merge", work, f"{whole} {block}", whole, part=(step - 1, steps - 1))
         if step + 1 < steps:
             draft.issue("attention.ring", "cp", message, keys[step], keys[step + 1], part=(step, steps - 1))
             draft.wait("attention.ring", part=(step, steps - 1))
@@ -202,7 +213,7 @@ def _ring_backward(draft: Draft, shapes: Shapes) -> None:
     for step in range(steps):
         work = _backward(_block(shapes, step))
         carried = f" {gradients[step]}" if step else ""
-        reads = f"qkv {keys[step]} context grad.context{carried}" + (" grad.qkv" if step else "")
+        reads = f"qkv {keys[step]} context attention.sums grad.context{carried}" + (" grad.qkv" if step else "")
         draft.compute("attention.core", work, reads, f"grad.qkv {gradients[step]}", part=(step, steps))
         if step + 1 < steps:
             draft.issue("attention.ring", "cp", message, keys[step], keys[step + 1], part=(step, steps - 1))

@@ -9,8 +9,8 @@ from underlap.planner.drafting import Draft
 from underlap.planner.shapes import WIDE, Shapes
 from underlap.planner.weights import Matrix
 
-LOSS_SUMS = 3
-"""Numbers per token that the parts of the vocabulary agree on: maximum, sum of exponentials, logit of the target."""
+LOSS_SUMS = 2
+"""Numbers per token that are added up over the parts of the vocabulary: sum of exponentials, logit of the target."""
 
 
 def embedding_weights(shapes: Shapes) -> tuple[Matrix, ...]:
@@ -68,9 +68,16 @@ def head(draft: Draft, shapes: Shapes) -> None:
     linear.forward(draft, shapes, "head.logits", sizes, source, "logits")
     if not shapes.train:
         return
+    draft.buffer("targets", shapes.tokens, dtype="int64", scope=Scope.MICRO_BATCH, persistent=True)
     draft.buffer("loss", shapes.tokens, LOSS_SUMS, dtype=WIDE)
     elements = sizes[0] * sizes[1]
-    draft.compute("head.loss", shapes.stream(elements, elements, 5 * elements), "logits", "logits loss")
+    maximum = ""
+    if shapes.layout.tp > 1:
+        # Parts of the vocabulary have to agree on the maximum before they can add up exponentials (Megatron, arXiv 1909.08053).
+        maximum = draft.buffer("loss.maximum", shapes.tokens, 1, dtype=WIDE)
+        draft.compute("head.maximum", shapes.stream(elements, 0, elements), "logits", maximum)
+        draft.collective("head.maximum_reduce", "tp", "all_reduce", 4.0 * shapes.tokens, maximum, maximum)
+    draft.compute("head.loss", shapes.stream(elements, elements, 5 * elements), f"logits targets {maximum}", "logits loss")
     draft.collective("head.loss_reduce", "tp", "all_reduce", 4.0 * LOSS_SUMS * shapes.tokens, "loss", "loss")
 
 
@@ -78,7 +85,7 @@ def head_backward(draft: Draft, shapes: Shapes) -> None:
     """Loss -> gradient of hidden behind the last layer."""
     sizes = _sizes(shapes)
     elements = sizes[0] * sizes[1]
-    draft.compute("head.loss", shapes.stream(elements, elements, 2 * elements), "logits loss", "logits")
+    draft.compute("head.loss", shapes.stream(elements, elements, 2 * elements), "logits loss targets", "logits")
     source = linear.gather_rows(draft, shapes, "head.gather_again", "head.normed")
     partial = draft.buffer("grad.head.normed", shapes.tokens, shapes.hidden)
     linear.backward(draft, shapes, "head.logits", sizes, source, "logits", partial)

@@ -89,6 +89,8 @@ def _route_backward(draft: Draft, shapes: Shapes) -> None:
     # Its gradient joins the one that came back from the experts.
     linear.input_gradient(draft, shapes, "router.logits", sizes, "grad.router.scores grad.mlp.normed", "grad.mlp.normed")
     linear.weight_gradient(draft, shapes, "router.logits", sizes, "mlp.normed", "grad.router.scores")
+    # Where etp ranks have partial results of the experts, what comes from the router is partial too.
+    _sum_over_experts(draft, shapes, "experts.sum", "grad.mlp.normed")
     _whole_rows(draft, shapes, "router.gather", "grad.mlp.normed")
 
 
@@ -109,7 +111,6 @@ def _permute_backward(draft: Draft, shapes: Shapes) -> None:
         "grad.experts.sent router.choice",
         "grad.mlp.normed",
     )
-    _sum_over_experts(draft, shapes, "experts.sum", "grad.mlp.normed")
 
 
 def _merge(draft: Draft, shapes: Shapes) -> None:

@@ -177,6 +177,7 @@ def reduce(draft: Draft, shapes: Shapes, matrices: tuple[Matrix, ...]) -> None:
 def optimize(draft: Draft, shapes: Shapes, matrices: tuple[Matrix, ...]) -> None:
     """Adam on this rank's part of a layer; with ZeRO-1 and 2 the new weights are gathered."""
     stage = shapes.layout.zero_stage
+    _sum_copies(draft, shapes, matrices)
     for family, members in by_family(matrices):
         shards = draft.groups[family.shards].size if stage else 1
         count = sum(-(-matrix.size // shards) for matrix in members)
@@ -198,6 +199,23 @@ def optimize(draft: Draft, shapes: Shapes, matrices: tuple[Matrix, ...]) -> None
             draft.collective(
                 f"{_owner(matrices)}optimizer.gather.{family.name}", family.shards, "all_gather", payload, weights, weights
             )
+
+
+def _sum_copies(draft: Draft, shapes: Shapes, matrices: tuple[Matrix, ...]) -> None:
+    """All-reduce over tp the gradients of weights that its ranks have copies of, but saw different tokens with.
+
+    With sequence parallelism these are the norms (Megatron: finalize_model_grads.py, _allreduce_layernorm_grads). The router's
+    are partial without it as well: of each choice a rank knows what its own part of the experts, or of the tokens, makes of it.
+    """
+    workload = shapes.workload
+    assert isinstance(workload, Train)
+    copied = [m for m in matrices if m.name == "router.logits" or (shapes.layout.sp and m.name.endswith(".norm"))]
+    if not copied:
+        return
+    shards = draft.groups[STATES].size if shapes.layout.zero_stage else 1
+    names = " ".join(f"{'gradient_shard' if shards > 1 else 'gradient'}.{matrix.name}" for matrix in copied)
+    payload = _size(workload.gradients) * sum(-(-matrix.size // shards) for matrix in copied)
+    draft.collective(f"{_owner(matrices)}gradients.sum", "tp", "all_reduce", payload, names, names)
 
 
 def by_family(matrices: tuple[Matrix, ...]) -> list[tuple[Family, list[Matrix]]]:

@@ -165,7 +165,9 @@ def _calls(context: Context, spans: Int64, asked: Int64) -> list[dict[str, int]]
 
 
 def _described(rows: FileRows, row: int) -> CallInfo:
-    return calls.from_shapes(rows.host_names[rows.host["name"][row]], rows.host_args[row])
+    arguments = rows.host_args[row]
+    # What the engine's own records say in words, profilers leave to the shapes.
+    return calls.from_metadata(arguments).filled_by(calls.from_shapes(rows.host_names[rows.host["name"][row]], arguments))
 
 
 def _matched(rows: FileRows, spans: Int64, asked: Int64) -> Int64:

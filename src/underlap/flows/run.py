@@ -1,0 +1,269 @@
+"""Plan, passes, ranks, records, analysis: the same Plan that `simulate` predicts, run over gloo and measured.
+
+torch is loaded by the functions that need it, and by nothing else of underlap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from underlap import inputs
+from underlap.errors import MissingExtraError, OptionError
+from underlap.flows.analyze import analyze
+from underlap.layout import Layout, layout_text
+from underlap.ledger import ledger
+from underlap.model import Model
+from underlap.plan import Plan
+from underlap.planner import plan as planned
+from underlap.policy import Policy, policy_text
+from underlap.report import Report
+from underlap.run import comparing
+from underlap.run.supported import check_runnable
+from underlap.schedule import Refusal, apply, check_kept
+from underlap.trial import Comparison, RunBytes, Trial, Variant
+from underlap.workload import Train, Workload, check_workload, workload_text
+
+if TYPE_CHECKING:
+    from underlap.run.worker import Job, Outcome, Seen
+
+HOST_LIMIT = 0.1
+"""Above this share of host work in the step a comparison measures the host."""
+BASELINE, POLICY = "baseline", "policy"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to run, and how."""
+
+    model: Model
+    layout: Layout
+    workload: Workload
+    policy: Policy = Policy()  # noqa: RUF009  # frozen
+    compared: bool = False
+    """Baseline and policy in one launch, in turns."""
+    checkpoint: Path | None = None
+    ranks: int | None = None
+    repetitions: int = comparing.LEAST_REPETITIONS
+    timeout_s: float = 60.0
+    port: int = 0
+    record: Path | None = None
+    profile: bool = False
+    share_cores: bool = False
+    quiet: bool = False
+
+
+def asked(*, model: str, layout: str, workload: str, policy: str = "", **options: object) -> Asked:
+    """An `Asked` from what a user names: presets, files, one-line forms. Raises OptionError or InputError of one line."""
+    folder = Path(model)
+    weights = any(folder.glob("*.safetensors*")) if folder.is_dir() else False
+    made = Asked(
+        model=inputs.model(model),
+        layout=inputs.layout(layout),
+        workload=inputs.workload(workload),
+        policy=inputs.policy(policy),
+        checkpoint=folder if weights else None,
+        **options,  # type: ignore[arg-type]  # checked by the dataclass's users
+    )
+    made.layout.check_model(made.model)
+    made.policy.check_layout(made.layout)
+    check_workload(made.workload, made.layout, made.model)
+    return made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan under a name, with what was refused of its policy."""
+
+    name: str
+    policy: Policy
+    plan: Plan
+    refused: tuple[Refusal, ...]
+
+
+def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> Trial | None:
+    """Run it and analyze its records. None on ranks other than 0 of a job that torchrun or srun started.
+
+    Raises OptionError where it cannot be run, RunError where a rank fails, MissingExtraError without torch.
+    """
+    plans = _plans(what)
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
+    from underlap.run.launch import place_in_job
+
+    place = place_in_job(dict(os.environ))
+    _check_ranks(what, place[1] if place else None)
+    with _folder(what) as folder:
+        if place is None:
+            return _launched(what, plans, folder, on_start)
+        return _placed(what, plans, folder, place)
+
+
+def _plans(what: Asked) -> list[_Planned]:
+    base = planned(what.model, what.layout, what.workload, domain=max(1, what.layout.world))
+    check_runnable(what.model, what.layout, what.workload, base)
+    applied = apply(base, what.policy)
+    if applied.plan is not base:
+        check_kept(base, applied.plan)
+        check_runnable(what.model, what.layout, what.workload, applied.plan)
+    made = _Planned(POLICY if what.compared else BASELINE, what.policy, applied.plan, applied.refused)
+    if not what.compared:
+        return [made]
+    if applied.plan is base:
+        reasons = "; ".join(f"{one.axis}={one.name}: {one.reason}" for one in applied.refused)
+        raise OptionError(f"ab: nothing to compare: {reasons or 'name a policy with --overlap'}")
+    return [_Planned(BASELINE, Policy(), base, ()), made]
+
+
+def _check_ranks(what: Asked, world: int | None) -> None:
+    """Raises OptionError unless there are as many ranks as the layout has, and a core for each that is started here."""
+    needed = what.layout.world
+    given = world if world is not None else what.ranks if what.ranks is not None else needed
+    if given != needed:
+        named = layout_text(what.layout) or "no axis"
+        raise OptionError(f"layout: {named} makes {needed} ranks, but {given} are started: expected equal numbers")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if world is None and needed > cores and not what.share_cores:
+        raise OptionError(
+            f"nproc: {needed} ranks on {cores} cores: expected a core for each, as ranks that share one measure each other; "
+            "pass --share-cores to check bytes and results all the same"
+        )
+
+
+@contextlib.contextmanager
+def _folder(what: Asked) -> Iterator[Path]:
+    """Where records go: the asked folder, or one that is gone afterwards."""
+    if what.record is not None:
+        what.record.mkdir(parents=True, exist_ok=True)
+        yield what.record
+        return
+    with tempfile.TemporaryDirectory(prefix="underlap-record-") as name:
+        yield Path(name)
+
+
+def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
+    from underlap.run.worker import Job
+
+    return Job(
+        plans=tuple((each.name, each.plan) for each in plans),
+        model=what.model,
+        layout=what.layout,
+        workload=what.workload,
+        repetitions=what.repetitions,
+        folder=folder,
+        outcome=folder / "outcome.json",
+        checkpoint=what.checkpoint,
+        profile=what.profile,
+        quiet=what.quiet,
+    )
+
+
+def _launched(what: Asked, plans: list[_Planned], folder: Path, on_start: Callable[[list[int]], None] | None) -> Trial:
+    from underlap.run.launch import Local, launch
+    from underlap.run.worker import work
+
+    job = _job(what, plans, folder)
+    how = Local(ranks=what.layout.world, timeout_s=what.timeout_s, port=what.port, on_start=on_start)
+    launch(work, [job] * how.ranks, how)
+    return _trial(what, plans, job)
+
+
+def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, int]) -> Trial | None:
+    from underlap.run.launch import joined
+    from underlap.run.worker import work
+
+    rank, world = place
+    with joined(rank, world, what.timeout_s) as session:
+        # Rank 0's folder is everybody's: elsewhere its records would not be found.
+        shared = Path(session.from_first("folder", str(folder)))
+        job = _job(what, plans, shared)
+        work(session, job)
+        made = _trial(what, plans, job) if rank == 0 else None
+        session.agree("end", "")
+        return made
+
+
+def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
+    from underlap.run.worker import Outcome
+
+    outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
+    job.outcome.unlink()
+    variants = [_variant(each, seen) for each, seen in zip(plans, outcome.seen, strict=True)]
+    reports = [analyze(job.folder / each.name) for each in plans]
+    ab = _comparison(what, variants, reports, outcome) if what.compared else None
+    notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
+    return Trial(
+        model=what.model.name,
+        layout=layout_text(what.layout),
+        workload=workload_text(what.workload),
+        ranks=what.layout.world,
+        variants=variants,
+        baseline=reports[0],
+        policy=reports[1] if what.compared else None,
+        ab=ab,
+        notes=notes,
+    )
+
+
+def _variant(made: _Planned, seen: Seen) -> Variant:
+    counted = {(group, collective): size for group, collective, size in seen.counted}
+    rows = [
+        RunBytes(
+            group=entry.group,
+            collective=entry.collective,
+            planned_bytes=round(entry.payload_bytes),
+            counted_bytes=counted.pop((entry.group, entry.collective), 0),
+        )
+        for entry in ledger(made.plan)
+    ]
+    rows += [RunBytes(group=g, collective=c, planned_bytes=0, counted_bytes=size) for (g, c), size in counted.items()]
+    return Variant(
+        name=made.name,
+        policy=policy_text(made.policy) or "none",
+        step_ns=seen.step_ns,
+        host_issue_share=seen.host_issue_share,
+        bytes_by_axis=rows,
+        unmatched_keys=seen.unmatched_keys,
+        loss=seen.loss,
+        refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
+    )
+
+
+def _comparison(what: Asked, variants: list[Variant], reports: list[Report], outcome: Outcome) -> Comparison:
+    before, after = variants
+    ratio, low, high = comparing.interval(comparing.ratios(before.step_ns, after.step_ns))
+    found = comparing.outcome(low, high, len(after.step_ns))
+    sent = [sum(row.counted_bytes for row in each.bytes_by_axis) for each in variants]
+    hidden = tuple(report.summary.hidden.mean_ns if report.summary else 0 for report in reports)
+    share = max(each.host_issue_share for each in variants)
+    notes = []
+    if share > HOST_LIMIT:
+        notes.append(
+            f"the host issues {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; "
+            "use larger operations"
+        )
+    if found is None:
+        notes.append(f"no outcome: the ratio lies between {low:.3f} and {high:.3f}; repeat more often, or on a quieter machine")
+    return Comparison(
+        ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
+        outcome=found,
+        word=comparing.word(found, bytes_removed=sent[1] < sent[0], hidden_before=hidden[0], hidden_after=hidden[1]),
+        bytes_equal=sent[0] == sent[1] and all(r.planned_bytes == r.counted_bytes for v in variants for r in v.bytes_by_axis),
+        bytes_by_axis=after.bytes_by_axis,
+        max_output_difference=outcome.output_difference,
+        max_gradient_difference=outcome.gradient_difference if isinstance(what.workload, Train) else None,
+        repetitions=len(after.step_ns),
+        host_issue_share=share,
+        hidden_ns=(hidden[0], hidden[1]),
+        notes=notes,
+    )

@@ -1,0 +1,56 @@
+"""A Trial on a screen: what was run, how long a step took, the bytes, and what the comparison establishes."""
+
+from __future__ import annotations
+
+from typing import IO
+
+from underlap.render.plain import clean, milliseconds, percent, size, wrap
+from underlap.trial import Comparison, Trial, Variant
+
+WIDTH = 100
+
+
+def print_trial(trial: Trial, file: IO[str]) -> None:
+    """Write it; the Reports are the business of `print_report`."""
+    lines = [
+        f"MEASURED {clean(trial.model)} on {trial.ranks} ranks over gloo: {clean(trial.layout) or 'one rank'}",
+        f"workload {clean(trial.workload)}",
+    ]
+    for variant in trial.variants:
+        lines += _variant_lines(variant)
+    if trial.ab is not None:
+        lines += _comparison_lines(trial.ab)
+    lines += [clean(note) for note in trial.notes]
+    for line in lines:
+        for part in wrap(line, WIDTH, lines=3):
+            file.write(part + "\n")
+
+
+def _variant_lines(variant: Variant) -> list[str]:
+    steps = sorted(variant.step_ns)
+    middle = steps[len(steps) // 2]
+    lines = [
+        f"{variant.name} ({clean(variant.policy)}): step {milliseconds(middle, 2)} ms, median of {len(steps)} "
+        f"({milliseconds(steps[0], 2)} to {milliseconds(steps[-1], 2)}); host issue "
+        f"{percent(variant.host_issue_share)} % of the step"
+    ]
+    for row in variant.bytes_by_axis:
+        same = "as planned" if row.planned_bytes == row.counted_bytes else f"NOT as planned ({size(row.planned_bytes)})"
+        lines.append(f"  {clean(row.group)} {clean(row.collective)}: {size(row.counted_bytes)} handed in, all ranks, {same}")
+    if variant.unmatched_keys:
+        lines.append(f"  {variant.unmatched_keys} operations planned or recorded without the other")
+    return lines + [f"  not applied: {clean(text)}" for text in variant.refused]
+
+
+def _comparison_lines(ab: Comparison) -> list[str]:
+    said = ab.outcome or "no outcome established"
+    line = f"policy / baseline: {ab.ratio:.3f} ({ab.ratio_low:.3f} to {ab.ratio_high:.3f}, {ab.repetitions} repetitions): {said}"
+    if ab.word:
+        line += f", communication {ab.word}"
+    lines = [
+        line,
+        f"bytes {'equal' if ab.bytes_equal else 'NOT equal'}; outputs differ by {ab.max_output_difference:.1e} at most",
+    ]
+    if ab.max_gradient_difference is not None:
+        lines[-1] += f", gradients by {ab.max_gradient_difference:.1e}"
+    return lines + [clean(note) for note in ab.notes]

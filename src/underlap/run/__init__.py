@@ -1,0 +1,9 @@
+"""Plan -> Timeline, by doing it: the same Plan that `simulate` predicts, on torch.distributed. The only package that needs torch.
+
+program.py     a rank's flat program, and memory for its buffers      no torch, no process
+supported.py   what can be run, and why not                           no torch
+machine.py     buffers, groups and closures, bound once               torch
+operations/    what each operation computes, by role and phase        torch
+worker.py      one rank: meets the others, runs, hands in its record
+launch.py      the ranks of one machine, and their end
+"""

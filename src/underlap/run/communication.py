@@ -1,0 +1,399 @@
+"""Collectives and messages: issued here, waited for where the Plan says. Counts the bytes that it hands to the process groups.
+
+gloo has no reduce-scatter of its own: torch carries it out as an all-reduce, with twice the bytes on the wire. Here it is an
+all-to-all and a sum in order of ranks behind the wait, which sends what a reduce-scatter sends. Payloads are counted as DESIGN
+defines them, from the tensors that are handed over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from underlap.cost.work import Transfer
+from underlap.errors import PlanError
+from underlap.run.machine import Closure, Rank, Site
+from underlap.run.program import Instruction, Operand, Program
+
+GroupOf = dict[str, Any]
+
+
+class Groups:
+    """A process group for each group of the plan, and one for the numbers of rows that ranks of ep tell each other."""
+
+    COUNTS = "ep counts"
+
+    def __init__(self, program: Program, timeout_s: float) -> None:
+        self.of: GroupOf = {}
+        made: list[Any] = []
+        tables = dict(program.tables)
+        if "ep" in tables:
+            tables[self.COUNTS] = tables["ep"]
+        # Every rank makes every group, in one order: that is how torch agrees on them.
+        for name, table in tables.items():
+            for ranks in table:
+                group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), group_desc=name)
+                made.append(group)
+                if program.rank in ranks:
+                    self.of[name] = group
+        self._made = made
+
+    def close(self) -> None:
+        """Give the groups back."""
+        for group in self._made:
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
+
+
+@dataclasses.dataclass(slots=True)
+class Flight:
+    """A collective under way, or done."""
+
+    begun_ns: int
+    """Right before the library was called: a thread of it may begin at once, while the caller is held up for its core."""
+    works: list[Any]
+    payload_bytes: int
+    finish: Closure | None
+    done_ns: int = 0
+    """When the last of its works ended; 0 while it is under way."""
+
+    def wait(self) -> None:
+        """Return once all of it is done; what came is then where it belongs."""
+        for work in self.works:
+            work.result() if isinstance(work, Future) else work.wait()
+        # The note may come later than this, as it needs the interpreter; where it came before, it stands.
+        waited = _now()
+        self.done_ns = min(self.done_ns or waited, waited)
+        if self.finish is not None:
+            self.finish()
+
+    def watch(self, watchers: ThreadPoolExecutor) -> None:
+        """Note the moment at which it is done. Messages of gloo do not tell: a thread waits for each."""
+        left = len(self.works)
+
+        def done(_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and not self.done_ns:
+                self.done_ns = _now()
+
+        for at, work in enumerate(self.works):
+            try:
+                work.get_future().add_done_callback(done)
+            except RuntimeError:
+                self.works[at] = watchers.submit(work.wait)
+                self.works[at].add_done_callback(done)
+
+
+class Wire:
+    """Binds issues and waits, and keeps what is under way."""
+
+    def __init__(self, rank: Rank, groups: Groups) -> None:
+        self.rank, self.groups = rank, groups
+        self.flights: dict[int, Flight] = {}
+        self.by_row: dict[int, Flight] = {}
+        """All of this step, by the row of the issue."""
+        self.watched = False
+        self.watchers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="messages")
+        if Groups.COUNTS in groups.of:
+            rank.exchange_counts = self._exchange_counts
+
+    def issue(self, instruction: Instruction) -> Closure:
+        """The closure that starts a collective."""
+        assert isinstance(instruction.work, Transfer)
+        start = self._bound(Site(self.rank, instruction), instruction.work.collective)
+        row = instruction.row
+
+        def run() -> None:
+            flight = start()
+            if self.watched:
+                flight.watch(self.watchers)
+                self.by_row[row] = flight
+            self.flights[row] = flight
+
+        return run
+
+    def wait(self, instruction: Instruction) -> Closure:
+        """The closure that waits for it, and puts what came where it belongs."""
+        row = instruction.issue
+
+        def run() -> None:
+            self.flights.pop(row).wait()
+
+        return run
+
+    # ---- one function per kind of collective; each gives the function that starts it
+
+    def _bound(self, site: Site, collective: str) -> Callable[[], Flight]:
+        instruction = site.instruction
+        group = self.groups.of[str(instruction.group)]
+        first = (*instruction.reads, *instruction.writes)[0].name
+        weights = first.startswith(("weight.", "shard.", "gradient.", "gradient_shard."))
+        match collective:
+            case "all_reduce":
+                return self._all_reduce(site, group)
+            case "all_gather":
+                return self._gather_weights(site, group) if weights else self._gather_rows(site, group)
+            case "reduce_scatter":
+                return self._scatter_gradients(site, group) if weights else self._scatter_rows(site, group)
+            case "all_to_all":
+                return self._exchange_heads(site, group) if instruction.group == "cp" else self._exchange_rows(site, group)
+            case "send":
+                return self._message(site, group)
+        raise PlanError(f"{instruction.key}: the engine has no {collective}: expected one that gloo has")
+
+    def _all_reduce(self, site: Site, group: Any) -> Callable[[], Flight]:
+        instruction = site.instruction
+        kind = dist.ReduceOp.MAX if instruction.role.endswith("maximum_reduce") else dist.ReduceOp.SUM
+        targets = [site.write(at) for at in range(len(instruction.writes))]
+        if len(targets) == 1 and targets[0].is_contiguous():
+            only = targets[0]
+            return lambda: Flight(_now(), [dist.all_reduce(only, kind, group=group, async_op=True)], _size(only), None)
+        sizes = [target.numel() for target in targets]
+
+        def start() -> Flight:
+            packed = torch.cat([target.reshape(-1) for target in targets])
+
+            def unpack() -> None:
+                for target, part in zip(targets, packed.split(sizes), strict=True):
+                    target.copy_(part.view(target.shape))
+
+            return Flight(_now(), [dist.all_reduce(packed, kind, group=group, async_op=True)], _size(packed), unpack)
+
+        return start
+
+    def _gather_weights(self, site: Site, group: Any) -> Callable[[], Flight]:
+        """Parts of several weights -> the weights. In place, a rank's part is where it belongs."""
+        instruction = site.instruction
+        size = dist.get_world_size(group)
+        own = dist.get_rank(group)
+        targets = [site.write(at) for at in range(len(instruction.writes))]
+        lengths = [-(-target.numel() // size) for target in targets]
+        in_place = instruction.reads[0].name.startswith("weight.")
+        sources = [site.read(at) for at in range(len(instruction.reads))]
+
+        def part(source: torch.Tensor, length: int) -> torch.Tensor:
+            if not in_place:
+                return source
+            return _padded(source.reshape(-1), size * length)[own * length : (own + 1) * length]
+
+        def start() -> Flight:
+            packed = torch.cat([part(source, length) for source, length in zip(sources, lengths, strict=True)])
+            whole = packed.new_empty(size, packed.numel())
+            begun = _now()
+            work = dist.all_gather_single(whole.view(-1), packed, group=group, async_op=True)
+
+            def unpack() -> None:
+                for target, piece in zip(targets, whole.split(lengths, dim=1), strict=True):
+                    target.copy_(piece.reshape(-1)[: target.numel()].view(target.shape))
+
+            return Flight(begun, [work], _size(whole), unpack)
+
+        return start
+
+    def _scatter_gradients(self, site: Site, group: Any) -> Callable[[], Flight]:
+        """Gradients -> this rank's part of their sum, written or added."""
+        size = dist.get_world_size(group)
+        sources = [site.read(at) for at in range(len(site.instruction.reads))]
+        puts = [site.into(operand) for operand in site.instruction.writes]
+        lengths = [-(-source.numel() // size) for source in sources]
+
+        def start() -> Flight:
+            parts = [_padded(s.reshape(-1), size * n).view(size, n) for s, n in zip(sources, lengths, strict=True)]
+            packed = torch.cat(parts, dim=1)
+            result = packed.new_empty(packed.shape[1])
+            begun = _now()
+            work, add_up = _reduce_scatter(result, packed, group)
+
+            def unpack() -> None:
+                add_up()
+                for put, piece in zip(puts, result.split(lengths), strict=True):
+                    put(piece)
+
+            return Flight(begun, [work], _size(packed), unpack)
+
+        return start
+
+    def _gather_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
+        """Tokens of the tp ranks -> all tokens, in order."""
+        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        pieces = self._pieces(site.instruction.writes[0])
+
+        def start() -> Flight:
+            whole = source.new_empty(size, *source.shape)
+            begun = _now()
+            work = dist.all_gather_single(whole.view(-1, *source.shape[1:]), source.contiguous(), group=group, async_op=True)
+            return Flight(begun, [work], _size(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
+
+        return start
+
+    def _scatter_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
+        """Partial sums of all tokens -> the sum of this rank's."""
+        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        pieces = self._pieces(site.instruction.reads[0])
+
+        def start() -> Flight:
+            # (pieces, ranks, rows, ...) -> (ranks, pieces, rows, ...)
+            parts = source.reshape(pieces, size, -1, *source.shape[1:]).transpose(0, 1).contiguous()
+            begun = _now()
+            work, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), group)
+            return Flight(begun, [work], _size(source), add_up)
+
+        return start
+
+    def _pieces(self, operand: Operand) -> int:
+        """How many of the pieces that passes cut the tokens into an operand has. In each piece, tp ranks have parts in order."""
+        whole = self.rank.program.cells[operand.cell].shape[0]
+        return max(1, self.rank.program.pieces * operand.rows // whole)
+
+    def _exchange_heads(self, site: Site, group: Any) -> Callable[[], Flight]:
+        """Ulysses: parts of the sequence with all heads <-> all of it with parts of the heads."""
+        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        to_heads = result.shape[0] > source.shape[0]
+        rows = min(source.shape[0], result.shape[0])
+        sections = _sections(site, max(source.shape[1], result.shape[1]))
+        sequences = self.sequences(rows)
+
+        def start() -> Flight:
+            if to_heads:
+                blocks = [part.view(rows, size, -1) for part in source.split(sections, dim=1)]
+                sent = torch.cat(blocks, dim=2).transpose(0, 1).contiguous()
+            else:
+                # (sequences, ranks, positions, width) -> (ranks, sequences, positions, width)
+                sent = source.reshape(sequences, size, rows // sequences, -1).transpose(0, 1).contiguous()
+            got = torch.empty_like(sent)
+            begun = _now()
+            work = dist.all_to_all_single(got.view(size, -1), sent.view(size, -1), group=group, async_op=True)
+
+            def unpack() -> None:
+                if to_heads:
+                    result.copy_(got.view(size, sequences, rows // sequences, -1).transpose(0, 1).reshape(result.shape))
+                    return
+                narrow = [section // size for section in sections]
+                parts = got.view(size, rows, -1).split(narrow, dim=2)
+                result.copy_(torch.cat([part.transpose(0, 1).reshape(rows, -1) for part in parts], dim=1))
+
+            return Flight(begun, [work], _size(sent), unpack)
+
+        return start
+
+    def sequences(self, rows: int) -> int:
+        """How many sequences (or parts of one) so many token rows are."""
+        positions = int(self.rank.positions.max() - self.rank.positions.min()) + 1
+        return max(1, rows // positions)
+
+    def _exchange_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
+        """Dispatch and combine: rows to the ranks of their experts, and back; how many is known since the routing."""
+        instruction, rank = site.instruction, self.rank
+        key, (source,), (target,) = site.route_key, instruction.reads, instruction.writes
+        size = dist.get_world_size(group)
+        put = site.into(target)
+        outward = source.name in ("experts.sent", "grad.experts.returned")
+
+        def start() -> Flight:
+            route = rank.routes[key]
+            mine = route.sent.view(size, -1).sum(1).tolist()
+            theirs = [sum(rows) for rows in route.table()]
+            sent = rank.memory.view(source).contiguous()
+            there, here = (mine, theirs) if outward else (theirs, mine)
+            got = sent.new_empty((sum(here), *sent.shape[1:]))
+            begun = _now()
+            work = dist.all_to_all_single(got, sent, here, there, group=group, async_op=True)
+            return Flight(begun, [work], _size(sent), lambda: put(got))
+
+        return start
+
+    def _exchange_counts(self, sent: torch.Tensor, _key: str) -> Callable[[], torch.Tensor]:
+        """Begin to tell each rank how many rows its experts get. The result waits: shape (ranks, local experts)."""
+        group = self.groups.of[Groups.COUNTS]
+        got = torch.empty_like(sent)
+        work = dist.all_to_all_single(got, sent.contiguous(), group=group, async_op=True)
+
+        def arrived() -> torch.Tensor:
+            work.wait()
+            return got.view(dist.get_world_size(group), -1)
+
+        return arrived
+
+    def _message(self, site: Site, group: Any) -> Callable[[], Flight]:
+        """To another stage or from it, or both around a ring. What comes is expected before something is sent: on one pair of
+        sockets a notice to send would wait behind the payload."""
+        instruction = site.instruction
+        source = site.read(0) if instruction.reads else None
+        result = site.write(0) if instruction.writes else None
+        tag = instruction.tag
+        finish: Closure | None = None
+        assert isinstance(instruction.work, Transfer)
+        if instruction.work.gathered > 1:
+            # Ranks of tp hold the same: each sends its part, and the receivers gather theirs.
+            source = None if source is None else self._part(source)
+            if result is not None:
+                whole, result = result, torch.empty_like(self._part(result))
+                finish = self._gathered(whole, result)
+
+        def start() -> Flight:
+            begun, works, size = _now(), [], 0
+            if result is not None:
+                works.append(dist.irecv(result, src=instruction.receive_from, group=group, tag=tag))
+            if source is not None:
+                works.append(dist.isend(source, dst=instruction.send_to, group=group, tag=tag))
+                size = _size(source)
+            return Flight(begun, works, size, finish)
+
+        return start
+
+    def _part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This tp rank's share of the rows of something that all of tp hold."""
+        return tensor.view(-1).chunk(len(self.rank.program.members["tp"]))[self.rank.tp_index]
+
+    def _gathered(self, whole: torch.Tensor, part: torch.Tensor) -> Closure:
+        """Put together behind the wait what each tp rank received."""
+        tp = self.groups.of["tp"]
+        return lambda: _drop(dist.all_gather_single(whole.view(-1), part, group=tp))
+
+
+_now = time.monotonic_ns
+
+
+def _sections(site: Site, width: int) -> list[int]:
+    """Columns of queries, keys and values of a row; of a row of results, one section."""
+    if "context" in site.instruction.reads[0].name:
+        return [width]
+    model = site.model
+    kv_heads = width // (model.heads // model.kv_heads * model.head_dim + model.head_dim + model.value_dim)
+    key, value = kv_heads * model.head_dim, kv_heads * model.value_dim
+    return [width - key - value, key, value]
+
+
+def _by_piece(whole: torch.Tensor, pieces: int) -> torch.Tensor:
+    """(ranks, pieces * rows, ...) -> (pieces, ranks, rows, ...)."""
+    size, rows, *rest = whole.shape
+    return whole.view(size, pieces, rows // pieces, *rest).transpose(0, 1).reshape(-1, *rest)
+
+
+def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tuple[Any, Closure]:
+    """Begin to add up row r of every rank's parts on rank r; the second half of it is done once the first has ended."""
+    if dist.get_backend(group) != "gloo":
+        return dist.reduce_scatter_single(result, parts.view(-1), group=group, async_op=True), lambda: None
+    got = torch.empty_like(parts)
+    work = dist.all_to_all_single(got, parts, group=group, async_op=True)
+    return work, lambda: _drop(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
+
+
+def _padded(flat: torch.Tensor, length: int) -> torch.Tensor:
+    return flat if flat.numel() == length else torch.cat((flat, flat.new_zeros(length - flat.numel())))
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _drop(_: object) -> None:
+    """A closure returns nothing."""

@@ -1,0 +1,235 @@
+"""A bound program and its steps: compile, bind once, run many times, and say what each step did."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import defaultdict
+
+import torch
+
+from underlap.layout import Layout
+from underlap.model import Model
+from underlap.plan import OpKind, Plan
+from underlap.run.communication import Groups, Wire
+from underlap.run.machine import Closure, Constants, Memory, Rank
+from underlap.run.operations import bound
+from underlap.run.operations.optimizer import master_of
+from underlap.run.program import Program, compiled
+from underlap.run.recording import Record
+from underlap.run.weights import Division, Parameters
+from underlap.workload import Decode, Train, Workload, micro_batch_size, micro_batches, sequences, tokens
+
+
+class Engine:
+    """One rank of one plan. `groups` are shared by the plans of a comparison, as they lie on one layout."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        job: Inputs,
+        rank: int,
+        device: torch.device,
+        timeout_s: float,
+    ) -> None:
+        self.program: Program = compiled(plan, job.layout, rank)
+        self.job = job
+        self.groups = Groups(self.program, timeout_s)
+        self.memory = Memory(self.program, device)
+        self.rank = _rank(self.program, self.memory, job)
+        self.wire = Wire(self.rank, self.groups)
+        self._load()
+        self._fill()
+        self.failed: Record | None = None
+        self.failed_at = ""
+        self.closures = [self._bind(at) for at in range(len(self.program.instructions))]
+
+    def _bind(self, at: int) -> Closure:
+        instruction = self.program.instructions[at]
+        if instruction.kind == OpKind.ISSUE:
+            return self.wire.issue(instruction)
+        if instruction.kind == OpKind.WAIT:
+            return self.wire.wait(instruction)
+        return bound(self.rank, instruction)
+
+    def close(self) -> None:
+        """Give the process groups back."""
+        self.groups.close()
+
+    # ---- what is there before a step
+
+    def _load(self) -> None:
+        """Weights and states, as they are before the first step."""
+        division = Division(self.job.model, self.job.layout, self.program.rank, self.job.parameters)
+        for (buffer, _, layer), cell in self.memory.persistent.items():
+            kind, _, name = buffer.partition(".")
+            tensor = self.memory.tensors[cell]
+            if tensor is None or kind not in ("weight", "shard", "state"):
+                continue
+            local = division.local(name, layer)
+            index = self._shard_index(name, local.numel(), tensor.shape[0]) if kind != "weight" else 0
+            if kind == "weight":
+                tensor.copy_(local)
+            elif kind == "shard":
+                part = local.reshape(-1)[index * tensor.shape[0] : (index + 1) * tensor.shape[0]]
+                tensor.zero_()
+                tensor[: part.shape[0]].copy_(part)
+            else:
+                master_of(local.to(self.rank.memory.device), tensor, index)
+
+    def _shard_index(self, name: str, whole: int, part: int) -> int:
+        if part >= whole:
+            return 0
+        group = "expert_fsdp" if name in ("experts.up", "experts.down") else "fsdp"
+        return self.program.members[group].index(self.program.rank)
+
+    def _fill(self) -> None:
+        """The tokens of this rank's micro-batches, and what follows each."""
+        for micro_batch, (source, target) in enumerate(tokens_of(self.job, self.rank)):
+            for buffer, value in (("tokens", source), ("targets", target)):
+                cell = self.memory.persistent.get((buffer, micro_batch, -1))
+                if cell is not None:
+                    tensor = self.memory.tensors[cell]
+                    assert tensor is not None
+                    tensor.copy_(value)
+
+    def feed(self, tokens_in: torch.Tensor) -> None:
+        """Decode: the next token of each sequence."""
+        for tensor in self.memory.named("tokens").values():
+            tensor.copy_(tokens_in)
+
+    # ---- a step
+
+    def step(self) -> None:
+        """Run the program once, recording nothing."""
+        self.rank.step += 1
+        self.wire.watched = False
+        with torch.inference_mode():
+            for closure in self.closures:
+                closure()
+
+    def recorded_step(self) -> Record:
+        """Run it once, and note when each instruction began and ended and each collective was done."""
+        self.rank.step += 1
+        self.wire.watched = True
+        self.wire.by_row = {}
+        begin, end = [0] * len(self.closures), [0] * len(self.closures)
+        clock = time.monotonic_ns
+        started = clock()
+        try:
+            with torch.inference_mode():
+                for at, closure in enumerate(self.closures):
+                    begin[at] = clock()
+                    closure()
+                    end[at] = clock()
+        except RuntimeError:
+            # What was recorded so far is kept; the step ends where it failed.
+            self.failed = Record(begin, end, self._flights(), started, clock())
+            self.failed_at = self.program.instructions[at].key
+            raise
+        ended = clock()
+        return Record(begin, end, self._flights(), started, ended)
+
+    def _flights(self) -> dict[int, tuple[int, int, int]]:
+        return {row: (flight.begun_ns, flight.done_ns, flight.payload_bytes) for row, flight in self.wire.by_row.items()}
+
+    def counted(self) -> dict[tuple[str, str], int]:
+        """Payload bytes of the last recorded step that this rank handed to its process groups, by group and collective."""
+        found: dict[tuple[str, str], int] = defaultdict(int)
+        for row, flight in self.wire.by_row.items():
+            instruction = self.program.instructions[row]
+            collective = getattr(instruction.work, "collective", "")
+            found[str(instruction.group), collective] += flight.payload_bytes
+        return dict(found)
+
+    def loss(self) -> float:
+        """Of the last step: this rank's part of the mean over all tokens."""
+        return float(sum(float(value) for value in self.rank.losses.values()))
+
+    def tensors(self, kind: str) -> dict[tuple[str, int], torch.Tensor]:
+        """Persistent buffers of a kind (weight, gradient, gradient_shard, state, shard), by name and layer."""
+        found = {}
+        for (buffer, _, layer), cell in self.memory.persistent.items():
+            head, _, name = buffer.partition(".")
+            tensor = self.memory.tensors[cell]
+            if head == kind and tensor is not None:
+                found[name, layer] = tensor
+        return found
+
+    def last(self, buffer: str) -> list[torch.Tensor]:
+        """What the last step left in a buffer that nothing was put over since: the logits."""
+        cells = [at for at, cell in enumerate(self.program.cells) if cell.buffer == buffer]
+        return [tensor for at in cells if (tensor := self.memory.tensors[at]) is not None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a plan does not say and a rank has to know."""
+
+    model: Model
+    layout: Layout
+    workload: Workload
+    parameters: Parameters
+    constants: Constants = Constants()  # noqa: RUF009  # frozen
+    seed: int = 0
+
+
+def _rank(program: Program, memory: Memory, job: Inputs) -> Rank:
+    layout = job.layout
+    at = layout.coordinates(program.rank)
+    return Rank(
+        program=program,
+        memory=memory,
+        model=job.model,
+        constants=job.constants,
+        positions=positions_of(job.workload, layout, at["cp"]).to(memory.device),
+        tokens_per_step=tokens(job.workload),
+        vocab_begin=at["tp"] * (job.model.vocab // layout.tp),
+        length=job.workload.context if isinstance(job.workload, Decode) else 0,
+        data_index=at["dp"] * layout.fsdp + at["fsdp"],
+        tp_index=at["tp"],
+        ep_index=at["ep"],
+        ring_index=at["cp"],
+        zigzag=layout.cp > 1 and layout.context == "ring",
+    )
+
+
+def positions_of(workload: Workload, layout: Layout, index: int) -> torch.Tensor:
+    """Of each token row of a micro-batch: its position. With a ring, pieces r and 2 * cp - 1 - r of each sequence."""
+    count = micro_batch_size(workload, layout)
+    if isinstance(workload, Decode):
+        return torch.zeros(count, dtype=torch.int64)
+    whole = torch.arange(workload.seq)
+    if layout.cp == 1:
+        own = whole
+    elif layout.context == "ring":
+        pieces = whole.chunk(2 * layout.cp)
+        own = torch.cat((pieces[index], pieces[2 * layout.cp - 1 - index]))
+    else:
+        own = whole.chunk(layout.cp)[index]
+    return own.repeat(count)
+
+
+def batch_of(job: Inputs) -> torch.Tensor:
+    """The tokens of a step, each sequence one longer than its length: (sequences, length + 1)."""
+    length = 1 if isinstance(job.workload, Decode) else job.workload.seq
+    generator = torch.Generator().manual_seed(job.seed + 1)
+    return torch.randint(job.model.vocab, (sequences(job.workload), length + 1), generator=generator)
+
+
+def tokens_of(job: Inputs, rank: Rank) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(tokens, what follows each) of each of a rank's micro-batches."""
+    count, size = micro_batches(job.workload, job.layout), micro_batch_size(job.workload, job.layout)
+    batch = batch_of(job)
+    first = rank.data_index * count * size
+    found = []
+    for micro_batch in range(count):
+        own = batch[first + micro_batch * size : first + (micro_batch + 1) * size]
+        at = rank.positions.cpu().view(size, -1)
+        found.append((own.gather(1, at).reshape(-1), own.gather(1, at + 1).reshape(-1)))
+    return found
+
+
+def trains(job: Inputs) -> bool:
+    """Whether a step changes weights."""
+    return isinstance(job.workload, Train)

@@ -1,0 +1,46 @@
+"""Products with a weight of shape (inputs, outputs), and their two gradients."""
+
+from __future__ import annotations
+
+import torch
+
+from underlap.run.machine import Closure, Site, void
+
+
+def forward(site: Site) -> Closure:
+    """result = source x weight."""
+    source, weight, result = site.read(0), site.read(1), site.write(0)
+    source = _rows_for(site, source, result.shape[0])
+    if source.dtype == result.dtype and result.is_contiguous():
+        return lambda: void(torch.mm(source, weight, out=result))
+    return lambda: void(result.copy_(torch.mm(source, weight)))
+
+
+def input_gradient(site: Site) -> Closure:
+    """result = gradient x weight^T; added to what is there where the plan reads it (the router joins the experts)."""
+    operands = site.instruction.reads
+    weight_at = next(at for at, operand in enumerate(operands) if operand.name.startswith("weight."))
+    gradient, weight, result = site.read(0), site.read(weight_at), site.write(0)
+    joins = any(operand.cell == site.instruction.writes[0].cell for operand in operands)
+
+    def run() -> None:
+        value = torch.mm(gradient.to(weight.dtype), weight.t())
+        if joins:
+            result.add_(value)
+        else:
+            result.copy_(value)
+
+    return run
+
+
+def weight_gradient(site: Site) -> Closure:
+    """gradient.weight += source^T x gradient."""
+    source, gradient = site.read(0), site.read(1)
+    source = _rows_for(site, source, gradient.shape[0])
+    put = site.into(site.instruction.writes[0])
+    return lambda: put(torch.mm(source.t(), gradient.to(source.dtype)))
+
+
+def _rows_for(site: Site, source: torch.Tensor, rows: int) -> torch.Tensor:
+    assert source.shape[0] == rows, f"{site.instruction.key}: {source.shape[0]} rows in, {rows} out"
+    return source

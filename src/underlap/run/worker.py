@@ -1,0 +1,284 @@
+"""What a rank does for `underlap run`: build its plans, run them in turns, write its records, hand in what it saw."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from underlap.layout import Layout, layout_text
+from underlap.model import Model
+from underlap.plan import Plan
+from underlap.run.checkpoint import Checkpoint
+from underlap.run.engine import Engine, Inputs, trains
+from underlap.run.machine import Constants
+from underlap.run.recording import Record, document, encoded, host_share, keys
+from underlap.run.session import Session
+from underlap.run.weights import Parameters, Seeded
+from underlap.workload import Workload, workload_text
+
+WARM_UP = 2
+PROFILED = 6
+"""Steps under torch.profiler; the first ones meet whatever it sets up."""
+
+RECORDED = 3
+"""Steps in the record of a plain run: the last ones."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every rank is told."""
+
+    plans: tuple[tuple[str, Plan], ...]
+    """By name: baseline, and policy in a comparison."""
+    model: Model
+    layout: Layout
+    workload: Workload
+    repetitions: int
+    folder: Path
+    """Where records go: one folder per plan."""
+    outcome: Path
+    """Where rank 0 writes what all ranks saw."""
+    checkpoint: Path | None = None
+    seed: int = 0
+    profile: bool = False
+    quiet: bool = False
+
+    @property
+    def text(self) -> str:
+        """What has to be equal on all ranks, beside the plans."""
+        said = (self.model, layout_text(self.layout), workload_text(self.workload), self.seed, self.repetitions, self.profile)
+        named = self.checkpoint.name if self.checkpoint else None
+        return repr((*said, named, [name for name, _ in self.plans], torch.__version__))
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """What one plan did, over all ranks."""
+
+    name: str
+    step_ns: list[int]
+    host_issue_share: float
+    counted: list[tuple[str, str, int]]
+    unmatched_keys: int
+    loss: float | None
+    median: int
+    """The repetition of the median step time, which the records show in a comparison."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What rank 0 hands in."""
+
+    seen: list[Seen]
+    output_difference: float
+    gradient_difference: float | None
+
+
+def work(session: Session, job: Job) -> None:
+    """The entry of a rank."""
+    parameters, constants = _parameters(job)
+    inputs = Inputs(
+        model=job.model,
+        layout=job.layout,
+        workload=job.workload,
+        parameters=parameters,
+        constants=constants,
+        seed=job.seed,
+    )
+    session.agree("settings", job.text)
+    from underlap.run.program import digest
+
+    for name, plan in job.plans:
+        session.agree(f"plans ({name})", digest(plan))
+    with session.connected():
+        device = torch.device("cpu")
+        session.doing = "loading weights"
+        engines = {name: Engine(plan, inputs, session.rank, device, session.timeout_s) for name, plan in job.plans}
+        told = _Progress(session.rank, job)
+        records: dict[str, list[Record]] = {name: [] for name in engines}
+        try:
+            firsts = _warmed(session, engines, told)
+            _measured(session, job, engines, records, told)
+        except BaseException:
+            _keep(job, engines, records)
+            raise
+        _finish(session, job, engines, records, firsts)
+
+
+def _parameters(job: Job) -> tuple[Parameters, Constants]:
+    if job.checkpoint is None:
+        return Seeded(job.seed), Constants()
+    found = Checkpoint(job.checkpoint, job.model)
+    return found, found.constants
+
+
+def _warmed(session: Session, engines: dict[str, Engine], told: _Progress) -> dict[str, _First]:
+    """Steps that are not measured; of the first, what came out, as all plans start from the same weights."""
+    firsts = {}
+    for number in range(WARM_UP):
+        for name, engine in engines.items():
+            _step(session, engine, f"warm-up step {number + 1} of {name}")
+            if number == 0:
+                firsts[name] = _First.of(engine)
+            told(f"{name}: warm-up {number + 1} of {WARM_UP}")
+    return firsts
+
+
+@dataclasses.dataclass(frozen=True)
+class _First:
+    """The results of a first step on this rank."""
+
+    outputs: list[torch.Tensor]
+    gradients: dict[tuple[str, int], torch.Tensor]
+
+    @classmethod
+    def of(cls, engine: Engine) -> _First:
+        if not trains(engine.job):
+            return cls([value.clone() for value in engine.last("logits")], {})
+        # Where gradients are sharded, what is left of whole ones holds nothing that is used.
+        sharded = engine.tensors("gradient_shard")
+        whole = {key: value for key, value in engine.tensors("gradient").items() if key not in sharded}
+        kept = {key: value.clone() for key, value in (sharded | whole).items()}
+        return cls([torch.tensor([engine.loss()])], kept)
+
+    def difference(self, other: _First) -> tuple[float, float]:
+        """The largest difference of outputs, and of gradients, each relative to the largest value of its tensor."""
+        outputs = [_relative(a, b) for a, b in zip(self.outputs, other.outputs, strict=True)]
+        gradients = [_relative(value, other.gradients[key]) for key, value in self.gradients.items()]
+        return max(outputs, default=0.0), max(gradients, default=0.0)
+
+
+def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
+    scale = float(one.float().abs().max())
+    return float((one.float() - other.float()).abs().max()) / (scale or 1.0)
+
+
+def _step(session: Session, engine: Engine, doing: str) -> Record:
+    session.doing = f"starting {doing}"
+    dist.barrier()
+    session.doing = doing
+    try:
+        return engine.recorded_step()
+    except RuntimeError:
+        session.doing = f"{doing}, in {engine.failed_at}"
+        raise
+
+
+def _measured(session: Session, job: Job, engines: dict[str, Engine], records: dict[str, list[Record]], told: _Progress) -> None:
+    """All plans in turns; which goes first changes each time, so that a drift of the machine takes no side."""
+    names = list(engines)
+    for number in range(job.repetitions):
+        for name in names if number % 2 == 0 else reversed(names):
+            record = _step(session, engines[name], f"step {number + 1} of {name}")
+            records[name].append(record)
+            text = f"{name}: step {number + 1} of {job.repetitions}, {record.duration_ns / 1e6:.1f} ms on rank 0"
+            told(text, always=number + 1 == job.repetitions)
+
+
+def _finish(
+    session: Session, job: Job, engines: dict[str, Engine], records: dict[str, list[Record]], firsts: dict[str, _First]
+) -> None:
+    """Write the records, and have rank 0 write what all saw."""
+    seen = []
+    for name, engine in engines.items():
+        durations = session.gathered([record.duration_ns for record in records[name]])
+        steps = [max(each) for each in zip(*durations, strict=True)]
+        middle = sorted(range(len(steps)), key=steps.__getitem__)[len(steps) // 2]
+        shown = records[name][-RECORDED:] if len(engines) == 1 else [records[name][middle]]
+        trace = _write(job, name, engine, shown)
+        counted: dict[tuple[str, str], int] = {}
+        for own in session.gathered(engine.counted()):
+            for key, size in own.items():
+                counted[key] = counted.get(key, 0) + size
+        shares = session.gathered(statistics.mean(host_share(engine.program, record) for record in records[name]))
+        loss = engine.loss() if trains(engine.job) and engine.rank.tp_index == 0 else 0.0
+        seen.append(
+            Seen(
+                name=name,
+                step_ns=steps,
+                host_issue_share=statistics.mean(shares),
+                counted=[(group, collective, size) for (group, collective), size in counted.items()],
+                unmatched_keys=sum(session.gathered(_unmatched(engine, trace, len(shown)))),
+                loss=sum(session.gathered(loss)) if trains(engine.job) else None,
+                median=middle,
+            )
+        )
+    if job.profile:
+        _profile(session, job, engines)
+    pair = list(firsts.values())
+    found = session.gathered(pair[0].difference(pair[-1]))
+    if session.rank == 0:
+        outcome = Outcome(
+            seen=seen,
+            output_difference=max(one for one, _ in found),
+            gradient_difference=max(one for _, one in found) if trains(next(iter(engines.values())).job) else None,
+        )
+        job.outcome.write_bytes(msgspec.json.encode(outcome))
+    session.gathered(None)
+
+
+def _unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
+    """Structural keys of planned issues and computations without a recorded event, and the other way round."""
+    kinds = {0: ("compute",), 1: ("compute",), 2: ("issue", "transfer"), 3: ("wait",)}
+    planned = [(what, one.key) for one in engine.program.instructions for what in kinds[int(one.kind)]] * steps
+    recorded = keys(trace)
+    left: dict[tuple[str, str], int] = {}
+    for key in planned:
+        left[key] = left.get(key, 0) + 1
+    for key in recorded:
+        left[key] = left.get(key, 0) - 1
+    return sum(abs(count) for count in left.values())
+
+
+def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str, Any]:
+    folder = job.folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    trace = document(engine.program, shown, job.workload.precision)
+    (folder / f"rank{engine.program.rank}.json").write_text(encoded(trace))
+    return trace
+
+
+def _keep(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
+    """After a failure: the steps that this rank has a record of, and the one that failed."""
+    for name, engine in engines.items():
+        kept = [*records[name][-RECORDED:], *([engine.failed] if engine.failed else [])]
+        if kept:
+            _write(job, name, engine, kept)
+
+
+def _profile(session: Session, job: Job, engines: dict[str, Engine]) -> None:
+    """The same steps once more under torch.profiler, each with a record of its own beside the trace."""
+    for name, engine in engines.items():
+        folder = job.folder / f"{name}-profile"
+        folder.mkdir(parents=True, exist_ok=True)
+        session.doing = f"profiling {name}"
+        dist.barrier()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+            # No barrier in between: it would be communication that the records do not have.
+            shown = []
+            for number in range(PROFILED):
+                with torch.profiler.record_function(f"ProfilerStep#{number}"):
+                    shown.append(engine.recorded_step())
+        profiler.export_chrome_trace(str(folder / f"rank{session.rank}.json"))
+        _write(job, f"{name}-profiled", engine, shown)
+
+
+class _Progress:
+    """What rank 0 says on standard error."""
+
+    def __init__(self, rank: int, job: Job) -> None:
+        self.silent = rank != 0 or job.quiet
+        self.said = 0.0
+
+    def __call__(self, text: str, *, always: bool = False) -> None:
+        now = time.monotonic()
+        if not self.silent and (always or now - self.said > 0.2):
+            self.said = now
+            sys.stderr.write(f"underlap run: {text}\n")
+            sys.stderr.flush()

@@ -1,0 +1,91 @@
+"""`Trial`: plans that were run in turns in one launch, and what their difference is worth. The JSON of `underlap run --ab`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from underlap.report import Report
+
+SCHEMA = "underlap.trial/1"
+
+Outcome = Literal["gain", "no difference", "loss"]
+Word = Literal["hidden", "removed", "shortened", "shifted"]
+
+
+class RunBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What one collective of one group moved in a step, summed over ranks."""
+
+    group: str
+    collective: str
+    planned_bytes: int
+    """Of the Plan's ledger."""
+    counted_bytes: int
+    """Of the tensors that were handed to the process groups."""
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan, as it was run."""
+
+    name: str
+    policy: str
+    step_ns: list[int]
+    """Of each measured repetition: the slowest rank's time from a barrier to its last operation."""
+    host_issue_share: float
+    """Of the step, mean over ranks and repetitions: the host neither computed nor waited."""
+    bytes_by_axis: list[RunBytes]
+    unmatched_keys: int
+    """Structural keys that the plan or the record has and the other has not."""
+    loss: float | None
+    """Of the last step, mean over all tokens. Null without training."""
+    refused: list[str]
+    """Passes that were not applied, each with its reason."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Policy against baseline, repetition by repetition."""
+
+    ratio: float
+    """Median over repetitions of the policy's step time over the baseline's."""
+    ratio_low: float
+    ratio_high: float
+    """Order statistics of the ratios that hold their median with at least 95 %."""
+    outcome: Outcome | None
+    """Null where the interval allows more than one."""
+    word: Word | None
+    """What the policy did to communication. Null where no outcome is established, or none of the four fits."""
+    bytes_equal: bool
+    bytes_by_axis: list[RunBytes]
+    """Of the policy."""
+    max_output_difference: float
+    """Of losses (or logits) in the first step, relative to the largest."""
+    max_gradient_difference: float | None
+    """Of gradients in the first step, relative to the largest of each. Null without training."""
+    repetitions: int
+    host_issue_share: float
+    """The larger of the two."""
+    hidden_ns: tuple[int, int]
+    """Communication hidden behind compute, mean per rank, of baseline and policy in their median step."""
+    notes: list[str]
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a launch gave. Times and bytes are measured on these ranks only."""
+
+    schema: str = SCHEMA
+    model: str
+    layout: str
+    workload: str
+    ranks: int
+    variants: list[Variant]
+    baseline: Report
+    policy: Report | None = None
+    """Null without --ab."""
+    ab: Comparison | None = None
+    notes: list[str] = []
+
+
+def to_json(trial: Trial) -> bytes:
+    """The Trial as JSON, keys in declared order, one space of indent."""
+    return msgspec.json.format(msgspec.json.encode(trial), indent=1) + b"\n"
