@@ -83,6 +83,8 @@ def running(tmp_path: Path) -> Iterator[Running]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests run in the background SIGINT is ignored, and children would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert command.stderr is not None
     for line in command.stderr:
