@@ -84,7 +84,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
         stderr=subprocess.PIPE,
         text=True,
         # Where the tests run in the background SIGINT is ignored, and children would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509 - no threads run here
     )
     assert command.stderr is not None
     for line in command.stderr:
