@@ -62,7 +62,7 @@ def test_the_json_has_both_reports_and_what_the_difference_is_worth(compared: tu
     ab = trial["ab"]
     assert ab["ratio_low"] <= ab["ratio"] <= ab["ratio_high"]
     assert ab["outcome"] in ("gain", "no difference", "loss", None)
-    assert (ab["outcome"] == "gain") == (ab["ratio_high"] < 1)
+    assert ab["outcome"] != "gain" or ab["ratio_high"] < 1
     assert ab["repetitions"] == 7
     assert 0 <= ab["host_issue_share"] < 1
     assert any("measures the host" in note for note in ab["notes"]) == (ab["host_issue_share"] > 0.1)
