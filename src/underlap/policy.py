@@ -187,13 +187,13 @@ def _axis_policy(items: Iterable[str], axis: str) -> AxisPolicy:
         if colon and known.parameter is None:
             raise OptionError(f"policy: {axis}={shown(item)[1:-1]}: {name} takes no parameter; write {name} alone")
         if colon and known.parameter == "bytes":
-            parameter = made(f"policy: {axis}={name}", lambda size=value: parse_bytes(size))  # type: ignore[misc]
+            parameter = made(f"policy: {axis}={name}", lambda size=value: parse_bytes(size))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
         elif colon:
             parameter = whole(value, "policy", f"{axis}={name}")
         if name in PASSES:
-            passes.append(made(f"policy: {axis}", lambda fields=(name, parameter): Pass(*fields)))  # type: ignore[misc]
+            passes.append(made(f"policy: {axis}", lambda fields=(name, parameter): Pass(*fields)))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
         else:
-            resources.append(made(f"policy: {axis}", lambda fields=(name, parameter): Resource(*fields)))  # type: ignore[misc]
+            resources.append(made(f"policy: {axis}", lambda fields=(name, parameter): Resource(*fields)))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
     return AxisPolicy(passes=tuple(passes), resources=tuple(resources))
 
 

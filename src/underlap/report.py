@@ -747,6 +747,7 @@ class Prediction(Record, frozen=True, kw_only=True):
     """The most that any rank holds: weights, gradients, states and activations, without allocator slack and workspaces."""
     device_memory_bytes: int
     memory: list[RoleMemory]
+    """Fullest first."""
     bytes_by_axis: list[AxisBytes]
     bytes_unchanged: bool | None = None
     """Whether every axis moves what it moves without the policy. Null without a policy."""

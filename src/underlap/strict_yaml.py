@@ -52,7 +52,7 @@ def load(text: str, where: str, what: str) -> dict[str, Any]:
     try:
         _check_events(text, where)
         # _LOADER is the safe one, in C where there is one.
-        value = yaml.load(text, Loader=_LOADER)  # noqa: S506
+        value = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, chosen above
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{where}: not YAML: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(value, dict):

@@ -233,7 +233,9 @@ def machine(asked: Scenario) -> Machine:
 def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal], found: Report) -> Prediction:
     """What the run means: step time and what it lies between, throughput, memory, bytes."""
     assert found.summary is not None
+    assert done.bound_ns is not None
     memory = [_memory(done.plan, done.expansions[role.name], asked.cluster) for role in done.plan.roles]
+    memory.sort(key=lambda row: -row.peak_bytes)
     tokens = tokens_of(asked)
     seconds = done.step_ns / 1e9
     return Prediction(
@@ -253,7 +255,7 @@ def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Seque
         mfu=_utilization(asked, tokens, seconds),
         parameters=asked.model.parameters,
         activated_parameters=asked.model.activated_parameters,
-        memory_bytes=max(row.peak_bytes for row in memory),
+        memory_bytes=memory[0].peak_bytes,
         device_memory_bytes=asked.cluster.topology.processor.memory_bytes,
         memory=memory,
         bytes_by_axis=[_axis_bytes(done.plan, entry) for entry in ledger_of(done.plan, done.expansions)],

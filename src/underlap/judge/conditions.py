@@ -359,7 +359,7 @@ class _Translation:
         uneven = settings.get("imbalance")
         experts = any(layout.ep > 1 for layout in layouts)
         known = isinstance(uneven, (int, float)) and not isinstance(uneven, bool)
-        self.choices["imbalance"] = (float(uneven),) if known else IMBALANCES if experts else (1.0,)  # type: ignore[arg-type]
+        self.choices["imbalance"] = (float(uneven),) if known else IMBALANCES if experts else (1.0,)  # type: ignore[arg-type]  # checked as known
         if experts and not known:
             self.unknown.append(f"how uneven experts are: imbalance {_listed(IMBALANCES)}")
 

@@ -83,7 +83,7 @@ def is_one(path: Path) -> bool:
 
 def _opened(path: Path) -> IO[bytes]:
     # The types of isal say nothing about its open.
-    opened: IO[bytes] = igzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[no-untyped-call]
+    opened: IO[bytes] = igzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[no-untyped-call]  # isal has no types
     return opened
 
 

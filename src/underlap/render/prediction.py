@@ -63,7 +63,7 @@ def _parameters(prediction: Prediction) -> str:
 
 
 def _memory(prediction: Prediction) -> str:
-    fullest = max(prediction.memory, key=lambda row: row.peak_bytes)
+    fullest = prediction.memory[0]
     verdict = "fits" if fullest.fits else "DOES NOT FIT"
     return f"memory {size(fullest.peak_bytes)} of {size(prediction.device_memory_bytes)} on {clean(fullest.role)}: {verdict}"
 

@@ -347,7 +347,7 @@ class _Messages:
         if len(peers) != 1:
             raise PlanError(f"{instruction.key} of rank {self.rank} has {len(peers)} other sides: expected one")
         field = "send_to" if sends else "receive_from"
-        return dataclasses.replace(instruction, **{field: peers[0], "tag": self.tags[key]})  # type: ignore[arg-type]
+        return dataclasses.replace(instruction, **{field: peers[0], "tag": self.tags[key]})  # type: ignore[arg-type]  # both are int
 
 
 def _wire(key: str) -> str:

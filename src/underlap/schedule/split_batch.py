@@ -180,7 +180,7 @@ class _Splitting:
         if everything and again:
             # The gradient of the keys of an earlier part gets contributions from later ones.
             added += tuple(a for a in writes if a.buffer.startswith("grad.qkv") and a not in (*reads, *added))
-        return dataclasses.replace(operation, **numbered, work=work, reads=(*reads, *added), writes=writes)  # type: ignore[arg-type]
+        return dataclasses.replace(operation, **numbered, work=work, reads=(*reads, *added), writes=writes)  # type: ignore[arg-type]  # both are int
 
     def _adds_up(self, access: Access) -> bool:
         """Whether parts add to one result: gradients of weights."""

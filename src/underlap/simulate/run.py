@@ -56,9 +56,11 @@ class Simulated:
     times: Times
     step_ns: int
     serial_ns: int | None
-    """The same operations, each role doing one at a time in issue order, undisturbed; None where that order waits in a circle."""
-    bound_ns: int
-    """No order of these operations is shorter: the longest chain of data, the compute of one rank, the transfers on one link."""
+    """The same operations, each role doing one at a time in issue order, undisturbed; None where that order waits in a circle,
+    or where bounds were not asked for."""
+    bound_ns: int | None
+    """No order of these operations is shorter: the longest chain of data, the compute of one rank, the transfers on one link.
+    None where it was not asked for."""
 
     def rows(self, role: str) -> slice:
         """The nodes of a role's rows."""
@@ -67,7 +69,7 @@ class Simulated:
 
 
 def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
-    """Run the plan. `bounds` False leaves the serial sum and the lower bound out (0), for sweeps.
+    """Run the plan. `bounds` False leaves the serial sum and the lower bound out (None), for sweeps.
 
     Raises PlanError for a plan that contradicts itself, OptionError where it does not fit the machine.
     """
@@ -93,8 +95,8 @@ def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
         release_ns=release,
         times=times,
         step_ns=int(times.end_ns.max(initial=0)),
-        serial_ns=_serial(plan, built, duration, release) if bounds else 0,
-        bound_ns=_bound(plan, expansions, built, duration, prices, work) if bounds else 0,
+        serial_ns=_serial(plan, built, duration, release) if bounds else None,
+        bound_ns=_bound(plan, expansions, built, duration, prices, work) if bounds else None,
     )
 
 
