@@ -43,10 +43,14 @@ class Local:
     ranks: int
     timeout_s: float
     """Of every meeting and collective."""
+    address: str = "127.0.0.1"
+    """Of the store, which this process holds, as the ranks and this process reach it."""
     port: int = 0
     """Of the store; 0: any that is free."""
     on_start: Callable[[list[int]], None] | None = None
     """Told the process ids, by rank."""
+    enter: Callable[[int], None] | None = None
+    """Called in each started process with its rank before anything else, so before a socket is open. Picklable."""
 
 
 def launch(entry: Entry, arguments: list[Any], how: Local) -> None:
@@ -72,7 +76,7 @@ def _store(how: Local) -> Any:
     """The store lives here rather than in rank 0, so that it outlasts the ranks and its port cannot be taken in between."""
     try:
         return dist.TCPStore(
-            "127.0.0.1", how.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=how.timeout_s)
+            how.address, how.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=how.timeout_s)
         )
     except (RuntimeError, OSError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
@@ -91,7 +95,9 @@ def _rank(rank: int, entry: Entry, arguments: list[Any], port: int, how: Local, 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     session: Session | None = None
     try:
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=how.timeout_s))
+        if how.enter is not None:
+            how.enter(rank)
+        store = dist.TCPStore(how.address, port, is_master=False, timeout=timedelta(seconds=how.timeout_s))
         limit_threads()
         session = Session(store, rank, how.ranks, how.timeout_s)
         entry(session, arguments[rank])
