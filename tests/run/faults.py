@@ -15,17 +15,16 @@ import torch.distributed as dist
 
 from underlap.errors import RunError
 from underlap.plan import OpKind
-from underlap.run import worker
 from underlap.run.engine import Engine
 from underlap.run.session import Session
-from underlap.run.worker import Job
+from underlap.run.worker import Job, work
 
 GOOD_STEPS = 4
 """Two to warm up and two measured ones; the next one ends in the middle."""
 
 
 def _at_a_collective(happens: Callable[[], None]) -> None:
-    """Rank 1 never issues the second collective of its fifth step, in which rank 0 waits for it."""
+    """This rank never issues the second collective of its fifth step, in which the other waits for it."""
     recorded_step = Engine.recorded_step
 
     def step(engine: Engine) -> object:
@@ -48,6 +47,12 @@ def killed(session: Session, job: Job) -> None:
     _work(session, job, signal.SIGKILL)
 
 
+def killed_here(session: Session, job: Job) -> None:
+    """As `work`, but this rank is killed in the middle of a collective."""
+    _at_a_collective(lambda: _sent(signal.SIGKILL, job.folder))
+    work(session, job)
+
+
 def stopped(session: Session, job: Job) -> None:
     """As `work`, but rank 1 stops answering in the middle of a collective."""
     _work(session, job, signal.SIGSTOP)
@@ -64,7 +69,7 @@ def _work(session: Session, job: Job, number: signal.Signals) -> None:
     (job.folder / f"pid{session.rank}").write_text(str(os.getpid()))
     if session.rank == 1:
         _at_a_collective(lambda: _sent(number, job.folder))
-    worker.work(session, job)
+    work(session, job)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +86,7 @@ def meets(session: Session, asked: Meetings) -> None:
     for name, job in asked.jobs.items():
         own = Session(dist.PrefixStore(name, session.store), session.rank, session.world, session.timeout_s)
         try:
-            worker.work(own, job)
+            work(own, job)
         except RunError as error:
             said[name] = [str(error), dist.is_initialized()]
     (asked.folder / f"said{session.rank}").write_text(json.dumps(said))
