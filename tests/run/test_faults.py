@@ -82,7 +82,9 @@ def test_a_port_in_use_is_named() -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(main, [*TWO, "--port", str(port)])
     assert result.exit_code == 1
-    assert errors(result.output) == [f"Error: port {port} is in use: name another one with --port, or leave it out for any that is free"]
+    assert errors(result.output) == [
+        f"Error: port {port} is in use: name another one with --port, or leave it out for any that is free"
+    ]
 
 
 def test_too_few_cores_are_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +167,10 @@ def broken(entry: object, folder: Path, timeout_s: int, monkeypatch: pytest.Monk
     ("entry", "said"),
     [
         (faults.killed, r"killed by SIGKILL; rank 0 was step 3 of baseline, in \S.*"),
-        (faults.aborted, r"killed by SIGABRT; rank 0 was step 3 of baseline, in \S.*; it said last: terminate called after a test.*"),
+        (
+            faults.aborted,
+            r"killed by SIGABRT; rank 0 was step 3 of baseline, in \S.*; it said last: terminate called after a test.*",
+        ),
     ],
     ids=["killed", "aborted"],
 )
@@ -196,9 +201,11 @@ class Running:
     command: subprocess.Popen[str]
     ranks: list[int]
 
-    def ended(self) -> tuple[int, str]:
-        """(exit code, standard error without progress)."""
+    def ended(self, within_s: float = END_S + BUSY_S) -> tuple[int, str]:
+        """(exit code, standard error without progress); whatever was done to it just now ended it in time."""
+        begin = time.monotonic()
         _, said = self.command.communicate(timeout=NEVER_S)
+        assert time.monotonic() - begin < within_s
         return self.command.returncode, "\n".join(line for line in said.splitlines() if not line.startswith("underlap run:"))
 
 
@@ -309,7 +316,7 @@ def by_rank(pids: list[int]) -> dict[int, int]:
 def test_a_rank_of_torchrun_that_is_killed_is_named_by_the_other(tmp_path: Path) -> None:
     with running(torchrun(*endless(tmp_path))) as run:
         os.kill(by_rank(run.ranks)[1], signal.SIGKILL)
-        code, said = run.ended()
+        code, said = run.ended(GRACE_S + END_S + BUSY_S)
         assert not left(run.ranks)
     assert code == 1
     assert len(errors(said)) == 1
@@ -385,7 +392,18 @@ def slurm() -> dict[str, list[str]]:
 
 def test_two_tasks_of_srun_run_a_plan_and_one_of_them_tells(tmp_path: Path) -> None:
     out = tmp_path / "trial.json"
-    command = [sys.executable, "-m", "underlap", *COMMAND, "--layout", "pp=2", "--repetitions", "1", "--record", str(tmp_path / "kept")]
+    command = [
+        sys.executable,
+        "-m",
+        "underlap",
+        *COMMAND,
+        "--layout",
+        "pp=2",
+        "--repetitions",
+        "1",
+        "--record",
+        str(tmp_path / "kept"),
+    ]
     codes, said, _ = finished([[*command, "--json", str(out)]] * 2, **slurm())
     assert codes == [0, 0], said
     assert said.count("Wrote ") == 1
