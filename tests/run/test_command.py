@@ -65,6 +65,7 @@ def test_the_json_has_both_reports_and_what_the_difference_is_worth(compared: tu
     assert ab["ratio_low"] <= ab["ratio"] <= ab["ratio_high"]
     # How it comes out is the machine's business; that it follows from the interval is not.
     assert ab["outcome"] == comparing.outcome(ab["ratio_low"], ab["ratio_high"], 7)
+    assert ab["same_within"] == 0.05
     assert ab["repetitions"] == 7
     assert 0 <= ab["host_issue_share"] < 1
     assert any("measures the host" in note for note in ab["notes"]) == (ab["host_issue_share"] > 0.1)
