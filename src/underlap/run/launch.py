@@ -32,10 +32,10 @@ from underlap.errors import RunError, ToldElsewhereError, UnderlapError
 from underlap.run.rank import Start, asked_to_end, end_with_parent, first_line, limit_threads, note_of, write
 from underlap.run.session import Session
 
-GRACE_S = 1.5
+GRACE_S = 2.0
 """What the others get to say what they saw, once one rank has failed."""
 
-END_S = 2.0
+END_S = 4.0
 """What a rank gets to keep its record, once it is asked to end."""
 
 PROGRESS = "underlap run: "
