@@ -28,7 +28,7 @@ from underlap.cli import main  # noqa: E402
 from underlap.errors import RunError  # noqa: E402
 from underlap.flows import run as flow  # noqa: E402
 from underlap.planner import plan as planned  # noqa: E402
-from underlap.run.launch import END_S, GRACE_S, Local, launch  # noqa: E402
+from underlap.run.launch import END_S, GRACE_S, Local, blamed, launch  # noqa: E402
 from underlap.run.worker import Job  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[2]
@@ -98,6 +98,35 @@ def test_a_number_of_ranks_that_does_not_fit_the_layout_is_refused() -> None:
     result = CliRunner().invoke(main, [*TWO, "--nproc", "3"])
     assert result.exit_code == 2
     assert "tp=2 makes 2 ranks, but 3 are started: expected equal numbers" in result.output
+
+
+NOTE = {
+    "ours": False,
+    "usage": False,
+    "doing": "step 3",
+    "text": "RuntimeError: x",
+    "timed_out": False,
+    "lost": False,
+    "asked": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("notes", "silent", "said"),
+    [
+        ({0: {"timed_out": True}, 1: {"timed_out": True}}, [2], "rank 2 did not answer within 9 s: rank 0 was step 3"),
+        ({0: {"lost": True}, 1: {"lost": True}}, [2], "rank 2 was lost: rank 0 was step 3"),
+        ({0: {"lost": True}, 1: {"asked": True, "ours": True}}, [2], "rank 2 was lost: rank 0 was step 3"),
+        ({0: {"lost": True}, 2: {"ours": True, "text": "no weights"}}, [1], "rank 2: no weights"),
+        ({0: {"lost": True}, 1: {}, 2: {"lost": True}}, [], "rank 1: RuntimeError: x (while step 3)"),
+        ({0: {"asked": True, "ours": True, "text": "asked to end"}}, [], "rank 0: asked to end (while step 3)"),
+    ],
+    ids=["silent", "lost", "asked", "own", "error", "ended"],
+)
+def test_of_several_ranks_that_fail_the_first_cause_is_told(
+    notes: dict[int, dict[str, object]], silent: list[int], said: str
+) -> None:
+    assert str(blamed({rank: NOTE | note for rank, note in notes.items()}, silent, 9)) == said
 
 
 # ---- while ranks meet
@@ -332,9 +361,8 @@ def test_ranks_go_when_the_agent_of_torchrun_is_killed(tmp_path: Path) -> None:
         assert not left(run.ranks)
 
 
-def finished(commands: list[list[str]], **environments: list[str]) -> tuple[list[int], str, float]:
-    """(exit codes, all that was said on standard error, seconds) of commands that run together, one per rank."""
-    begin = time.monotonic()
+def finished(commands: list[list[str]], **environments: list[str]) -> tuple[list[int], str]:
+    """(exit codes, all that was said on standard error) of commands that run together, one per rank."""
     started = []
     for at, command in enumerate(commands):
         own = {name: values[at] for name, values in environments.items()}
@@ -347,7 +375,7 @@ def finished(commands: list[list[str]], **environments: list[str]) -> tuple[list
         for process in started:
             process.kill()
             process.communicate()
-    return [process.returncode for process in started], "".join(said), time.monotonic() - begin
+    return [process.returncode for process in started], "".join(said)
 
 
 DIFFERENT = """
@@ -376,7 +404,7 @@ TOLD_APART = "Error: rank 1 and rank 0 were started with different plans (baseli
 )
 def test_ranks_of_torchrun_that_do_not_fit_are_named_once(program: str, timeout_s: int, line: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program)
-    codes, said, _ = finished([torchrun(str(tmp_path / "program.py"), *TWO, "--timeout", str(timeout_s))])
+    codes, said = finished([torchrun(str(tmp_path / "program.py"), *TWO, "--timeout", str(timeout_s))])
     assert codes == [1]
     assert errors(said) == [line]
 
@@ -404,7 +432,7 @@ def test_two_tasks_of_srun_run_a_plan_and_one_of_them_tells(tmp_path: Path) -> N
         "--record",
         str(tmp_path / "kept"),
     ]
-    codes, said, _ = finished([[*command, "--json", str(out)]] * 2, **slurm())
+    codes, said = finished([[*command, "--json", str(out)]] * 2, **slurm())
     assert codes == [0, 0], said
     assert said.count("Wrote ") == 1
     assert json.loads(out.read_text())["ranks"] == 2
@@ -415,7 +443,7 @@ def test_two_tasks_of_srun_run_a_plan_and_one_of_them_tells(tmp_path: Path) -> N
 def test_a_task_of_srun_that_is_killed_is_named_by_the_other(lost: int, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(KILLED.replace("LOST", str(lost)))
     command = [sys.executable, str(tmp_path / "program.py"), *TWO, "--repetitions", "9", "--record", str(tmp_path)]
-    codes, said, _ = finished([command] * 2, **slurm())
+    codes, said = finished([command] * 2, **slurm())
     assert sorted(codes) == [-signal.SIGKILL, 1]
     assert len(errors(said)) == 1
     assert errors(said)[0].startswith(f"Error: rank {lost} was lost: rank {1 - lost} was step 3 of baseline, in ")
@@ -437,6 +465,17 @@ main(sys.argv[1:])
 
 def test_tasks_of_srun_with_different_plans_are_told_once(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(DIFFERENT)
-    codes, said, _ = finished([[sys.executable, str(tmp_path / "program.py"), *TWO]] * 2, **slurm())
+    codes, said = finished([[sys.executable, str(tmp_path / "program.py"), *TWO]] * 2, **slurm())
     assert codes == [1, 1]
     assert errors(said) == [TOLD_APART]
+
+
+def test_a_port_of_srun_that_is_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        common = {"SLURM_PROCID": ["0"], "SLURM_NTASKS": ["2"], "MASTER_ADDR": ["127.0.0.1"], "MASTER_PORT": [port]}
+        codes, said = finished([[sys.executable, "-m", "underlap", *TWO, "--timeout", "5"]], **common)
+    assert codes == [1]
+    assert errors(said) == [f"Error: rank 0 found no store: port {port} is in use: set MASTER_PORT to another one, on every rank"]

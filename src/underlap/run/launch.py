@@ -67,11 +67,13 @@ class Local:
 
 def launch(entry: Entry, arguments: list[Any], how: Local) -> None:
     """Run `entry` with arguments[rank] on each rank. Raises RunError with the rank that failed and why; no process is left."""
-    with tempfile.TemporaryDirectory(prefix="underlap-run-") as name, _signals():
+    with tempfile.TemporaryDirectory(prefix="underlap-run-") as name, _signals() as before:
         folder, context, progress = Path(name), None, None
         try:
             store = _store(how)
             context = _started(entry, arguments, how, store.port, folder)
+            # What is ignored on purpose (nohup, a shell's background) stays ignored.
+            _on_signals(signal.SIG_IGN, *(number for number, handler in before.items() if handler is signal.SIG_IGN))
             progress = TailLog("rank", {0: str(_log(folder, 0))}, sys.stderr, {0: ""}, log_line_filter=_for_the_user).start()
             ranks = [context.subprocess_handlers[rank].proc for rank in range(how.ranks)]
             if how.on_start is not None:
@@ -84,7 +86,7 @@ def launch(entry: Entry, arguments: list[Any], how: Local) -> None:
             raise RunError(f"ended by {asked.sigval.name}") from None
         finally:
             # The end is bounded: whoever asks again in the meantime gets nothing sooner, and might leave ranks behind.
-            _on_signals(signal.SIG_IGN)
+            _on_signals(signal.SIG_IGN, *_SIGNALS)
             if context is not None:
                 context.close(timeout=END_S)
             if progress is not None:
@@ -136,14 +138,14 @@ def _for_the_user(line: str) -> bool:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """Torch's processes set handlers and do not take them back, and tell each end that is asked for on standard error."""
+def _signals() -> Iterator[dict[signal.Signals, Any]]:
+    """The handlers that hold outside. Torch's processes set others, and tell each end that is asked for on standard error."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     told = logging.getLogger("torch.distributed.elastic.multiprocessing")
     level = told.level
     told.setLevel(logging.CRITICAL)
     try:
-        yield
+        yield before
     finally:
         told.setLevel(level)
         for number, handler in before.items():
@@ -153,7 +155,7 @@ def _signals() -> Iterator[None]:
 def _on_signals(handler: Any, *numbers: signal.Signals) -> None:
     """Python sets handlers in the main thread only; in another one torch has set none either."""
     if threading.current_thread() is threading.main_thread():
-        for number in numbers or _SIGNALS:
+        for number in numbers:
             signal.signal(number, handler)
 
 
