@@ -8,7 +8,8 @@
       ScheduleError                  operations that wait for one another, or for one that does not exist
       PlanError                      a plan contradicts itself
       RunError                       ranks that ran a plan failed, disagreed or were lost; exit code 1
-        ToldElsewhereError           the same, where another rank of the job says it; exit code 1, and no line
+        DisagreementError            ranks were started with different plans or settings: each of them knows
+        ToldElsewhereError           a rank failed, and another rank of the job says why; exit code 1, and no line
       MissingExtraError              an optional package is needed for what was asked
 
 A message says what was found, where, what was expected and what to do. Bugs of our own are `assert`s, not these.
@@ -45,6 +46,10 @@ class PlanError(UnderlapError, ValueError):
 
 class RunError(UnderlapError):
     """Ranks that ran a plan failed, disagreed, or were lost."""
+
+
+class DisagreementError(RunError):
+    """Ranks that met were started with different plans or settings."""
 
 
 class ToldElsewhereError(RunError):

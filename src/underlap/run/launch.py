@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
-from underlap.errors import RunError, ToldElsewhereError, UnderlapError
+from underlap.errors import DisagreementError, RunError, ToldElsewhereError, UnderlapError
 from underlap.run.rank import Start, asked_to_end, end_with_parent, first_line, limit_threads, note_of, write
 from underlap.run.session import Session
 
@@ -290,9 +290,14 @@ def _store_error(error: Exception) -> str:
 def _of_all(session: Session, error: Exception) -> UnderlapError:
     """What happened to the job, on the first rank that knows; ToldElsewhereError on the others."""
     notes = {session.rank: note_of(session, error)}
+    # Then all have come and are about to find the same. Rank 0, which may hold the store they find it in, tells and goes last.
+    disagreed = isinstance(error, DisagreementError)
+    patience = session.timeout_s if disagreed else JOB_GRACE_S
     try:
         session.store.set(f"failed/{session.rank}", json.dumps(notes[session.rank]))
-        deadline = time.monotonic() + JOB_GRACE_S
+        if disagreed and session.rank:
+            return ToldElsewhereError(f"rank {session.rank} failed, and rank 0 says why")
+        deadline = time.monotonic() + patience
         while len(notes) < session.world and time.monotonic() < deadline:
             for rank in set(range(session.world)) - set(notes):
                 if session.store.check([f"failed/{rank}"]):

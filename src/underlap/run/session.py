@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from underlap.errors import RunError
+from underlap.errors import DisagreementError, RunError
 
 WORLD = "world"
 
@@ -27,7 +27,7 @@ class Session:
         self.doing = "meeting the other ranks"
 
     def agree(self, subject: str, value: str) -> None:
-        """Raises RunError, with the ranks that differ, unless all ranks have the same value. Sends nothing but the value."""
+        """Raises DisagreementError, which names the ranks, unless all have the same value. Sends nothing but the value."""
         self.doing = f"comparing {subject} with the other ranks"
         self.store.set(f"{subject}/{self.rank}", value)
         values = [self._value(subject, rank) for rank in range(self.world)]
@@ -35,7 +35,7 @@ class Session:
         other = [rank for rank, found in enumerate(values) if found != first]
         if other:
             named = ", ".join(map(str, other))
-            raise RunError(
+            raise DisagreementError(
                 f"rank {named} and rank 0 were started with different {subject}: expected the same command on every rank"
             )
 
