@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Payload = Callable[..., int]
@@ -72,6 +73,8 @@ class Counter(TorchDispatchMode):
         """All-to-alls whose ranks send each other different numbers of rows."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if any(issubclass(each, DTensor) for each in types):
+            return NotImplemented  # it comes back as what DTensor makes of it, collectives among that
         name = func._schema.name
         if name.partition("::")[0] in ("c10d", "_c10d_functional") and name not in NO_BYTES:
             collective, payload = KNOWN[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,20 @@ class Pieces:
 
 
 def run_all(session: Session, asked: Pieces) -> None:
-    """The entry of a rank: each piece leaves (loss, gradients, bytes) in the folder."""
+    """The entry of a rank: each case, and each piece, leaves its loss, gradients and bytes in the folder."""
     with session.connected():
+        for case in dict.fromkeys(case for case, _ in asked.pairs):
+            layouts.run_case(session, case, asked.folder)
         for case, piece in asked.pairs:
             session.doing = f"running {piece}"
             _, job, _ = layouts.made(case)
             torch.manual_seed(0)
-            loss, gradients, counter = PIECES[piece.partition(" ")[0]](job, piece.partition(" ")[2])
+            kind, _, variant = piece.partition(" ")
+            try:
+                loss, gradients, counter = PIECES[kind](job, variant)
+            except (AssertionError, KeyError, ValueError, TypeError, RuntimeError) as error:
+                # What is raised is one line for the parent.
+                raise RuntimeError(f"{piece}: {traceback.format_exc()[-3000:]}".replace("\n", " | ")) from error
             found = {"loss": loss, "gradients": gradients, "bytes": dict(counter.bytes), "calls": dict(counter.calls)}
             torch.save(found, asked.folder / f"{piece} rank{session.rank}.pt")
 
@@ -104,10 +112,12 @@ def tensor(job: Inputs, kind: str) -> tuple[float, reference.Full, Counter]:
             logits = model(source)
             loss = functional.cross_entropy(logits.flatten(0, 1), target.flatten()) / len(own)
             loss.backward()
-            total += float(loss.full_tensor() if hasattr(loss, "full_tensor") else loss.detach())
-        gradients = model.gradients() if sequence else {}
-    # Where nothing is divided by the sequence, the norms' gradients are whole: putting the others together is not part of a step.
-    return total, gradients or model.gradients(), counter
+            total += float(loss.detach().full_tensor())
+        for parameter in model.parameters():
+            # With the sequence divided, each rank has the norms' gradients of its own tokens.
+            if any(placement.is_partial() for placement in getattr(parameter.grad, "placements", ())):
+                parameter.grad = parameter.grad.redistribute(placements=[Replicate()])
+    return total, model.gradients(), counter
 
 
 def _plan(layers: list[str], *, sequence: bool) -> dict[str, Any]:
@@ -118,12 +128,13 @@ def _plan(layers: list[str], *, sequence: bool) -> dict[str, Any]:
     }
     if sequence:
         found["norm"] = SequenceParallel()
+    # Made whole once, for all linear layers that read it; left to each, there were a sum of gradients for each.
+    inside = {"input_layouts": (between,), "desired_input_layouts": (Replicate(),)}
     for layer in layers:
         at = f"layers.{layer}"
         if sequence:
             found |= {f"{at}.attention_norm": SequenceParallel(), f"{at}.mlp_norm": SequenceParallel()}
-            inside = {"input_layouts": (between,), "desired_input_layouts": (Replicate(),)}
-            found |= {f"{at}.attention": PrepareModuleInput(**inside), f"{at}.mlp": PrepareModuleInput(**inside)}
+        found |= {f"{at}.attention": PrepareModuleInput(**inside), f"{at}.mlp": PrepareModuleInput(**inside)}
         found |= {f"{at}.attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
         found |= {f"{at}.mlp.{name}": ColwiseParallel() for name in ("gate", "up")}
         found |= {f"{at}.{name}": RowwiseParallel(output_layouts=between) for name in ("attention.output", "mlp.down")}
@@ -145,11 +156,11 @@ def pipeline(job: Inputs, kind: str) -> tuple[float, reference.Full, Counter]:
     parts, made = [], []
     for number in range(rank, stages, ranks):
         part = Decoder(job.model, _full(job), number * layers, (number + 1) * layers)
-        hidden = torch.empty(size, seq, job.model.hidden)
+        hidden = torch.empty(size, seq, job.model.hidden, requires_grad=True)
         source = torch.empty(size, seq, dtype=torch.int64) if number == 0 else hidden
-        result = torch.empty(size, seq, job.model.vocab) if number == stages - 1 else hidden
+        result = torch.empty(size, seq, job.model.vocab, requires_grad=True) if number == stages - 1 else hidden
         parts.append(part)
-        made.append(pipelining.PipelineStage(part, number, stages, torch.device("cpu"), source, result, group))
+        made.append(pipelining.PipelineStage(part, number, stages, torch.device("cpu"), input_args=source, output_args=result, group=group))
     schedule = getattr(pipelining, f"Schedule{kind}")(made if chunks > 1 else made[0], count, loss_of)
     batch = batch_of(job)
     losses: list[torch.Tensor] = []

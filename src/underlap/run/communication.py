@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -100,6 +101,8 @@ class Wire:
         self.flights: dict[int, Flight] = {}
         self.by_row: dict[int, Flight] = {}
         """All of this step, by the row of the issue."""
+        self.control: dict[tuple[str, str, str], int] = defaultdict(int)
+        """Payload bytes of this step that are no operation of the plan, by group, collective and what they are for."""
         self.watched = False
         self.watchers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="messages")
         if Groups.COUNTS in groups.of:
@@ -314,6 +317,7 @@ class Wire:
         """Begin to tell each rank how many rows its experts get. The result waits: shape (ranks, local experts)."""
         group = self.groups.of[Groups.COUNTS]
         got = torch.empty_like(sent)
+        self.control["ep", "all_to_all", "numbers of rows"] += _size(sent)
         work = dist.all_to_all_single(got, sent.contiguous(), group=group, async_op=True)
 
         def arrived() -> torch.Tensor:
@@ -356,7 +360,12 @@ class Wire:
     def _gathered(self, whole: torch.Tensor, part: torch.Tensor) -> Closure:
         """Put together behind the wait what each tp rank received."""
         tp = self.groups.of["tp"]
-        return lambda: _drop(dist.all_gather_single(whole.view(-1), part, group=tp))
+
+        def gather() -> None:
+            self.control["tp", "all_gather", "parts of messages"] += _size(whole)
+            dist.all_gather_single(whole.view(-1), part, group=tp)
+
+        return gather
 
 
 _now = time.monotonic_ns

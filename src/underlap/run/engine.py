@@ -113,6 +113,7 @@ class Engine:
         self.rank.step += 1
         self.wire.watched = True
         self.wire.by_row = {}
+        self.wire.control.clear()
         begin, end = [0] * len(self.closures), [0] * len(self.closures)
         clock = time.monotonic_ns
         started = clock()
@@ -141,6 +142,10 @@ class Engine:
             collective = getattr(instruction.work, "collective", "")
             found[str(instruction.group), collective] += flight.payload_bytes
         return dict(found)
+
+    def control(self) -> dict[tuple[str, str, str], int]:
+        """The same of what is no operation of the plan, by group, collective and what it is for."""
+        return dict(self.wire.control)
 
     def loss(self) -> float:
         """Of the last step: this rank's part of the mean over all tokens."""
