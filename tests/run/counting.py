@@ -1,6 +1,6 @@
 """Bytes as torch itself sees them: every call that reaches a process group passes the dispatcher, and is written down there.
 
-Nothing of the engine takes part in this. Payloads are as DESIGN defines them: of an all-gather what comes, of all others what goes.
+Nothing of the engine takes part in this. Payloads are as DESIGN defines them: of an all-gather what comes, of others what goes.
 """
 
 from __future__ import annotations

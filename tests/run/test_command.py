@@ -117,6 +117,23 @@ def test_the_screen_says_measured_and_as_planned(tmp_path: Path, capfd: pytest.C
     assert "underlap run: baseline: step 2 of 2" in capfd.readouterr().err
 
 
+def test_what_is_sent_beside_the_plan_is_counted_and_shown_apart(tmp_path: Path) -> None:
+    asked = ["run", "--model", "tiny-moe", "--layout", "dp=2,ep=2", "--workload", "train,gbs=4,mbs=2,seq=16"]
+    out = tmp_path / "trial.json"
+    result = CliRunner().invoke(main, [*asked, "--repetitions", "1", "--share-cores", "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    (variant,) = json.loads(out.read_text())["variants"]
+    # Of each layer with experts each of the two ranks says, in int64, how many rows each expert gets.
+    model = inputs.model("tiny-moe")
+    assert model.experts is not None
+    numbers = sum(kind != "dense" for kind in model.layer_kinds) * 2 * model.experts.count
+    assert variant["control"] == [
+        {"group": "ep", "collective": "all_to_all", "what": "numbers of rows", "counted_bytes": numbers * 8}
+    ]
+    assert "control, not in the plan: ep all_to_all: " in result.stdout
+    assert all(row["planned_bytes"] == row["counted_bytes"] > 0 for row in variant["bytes_by_axis"])
+
+
 def test_traces_of_the_profiler_and_the_own_record_tell_the_same_times(tmp_path: Path) -> None:
     record = tmp_path / "record"
     (tmp_path / "wide.yaml").write_text(MODEL.replace("layers: 2", "layers: 1").replace("256", "512"))

@@ -29,8 +29,8 @@ from tests.run.counting import Counter
 from tests.run.layouts import Case
 from tests.run.torch_model import Decoder, loss_of
 from underlap.layout import EXPERT_AXES, Layout
-from underlap.run.communication import Groups
 from underlap.run.engine import Inputs, batch_of
+from underlap.run.groups import Groups
 from underlap.run.program import compiled
 from underlap.run.session import Session
 from underlap.workload import micro_batch_size, micro_batches
@@ -160,7 +160,8 @@ def pipeline(job: Inputs, kind: str) -> tuple[float, reference.Full, Counter]:
         source = torch.empty(size, seq, dtype=torch.int64) if number == 0 else hidden
         result = torch.empty(size, seq, job.model.vocab, requires_grad=True) if number == stages - 1 else hidden
         parts.append(part)
-        made.append(pipelining.PipelineStage(part, number, stages, torch.device("cpu"), input_args=source, output_args=result, group=group))
+        shapes = {"input_args": source, "output_args": result}
+        made.append(pipelining.PipelineStage(part, number, stages, torch.device("cpu"), **shapes, group=group))
     schedule = getattr(pipelining, f"Schedule{kind}")(made if chunks > 1 else made[0], count, loss_of)
     batch = batch_of(job)
     losses: list[torch.Tensor] = []
@@ -197,7 +198,7 @@ def compare_groups(session: Session, asked: GroupCases) -> None:
             groups = Groups(program, session.timeout_s)
             own = {name: dist.get_process_group_ranks(group) for name, group in groups.of.items()}
             axes = {name: group.axis for name, group in plan.groups.items()}
-            found = {"own": own, "made": len(groups._made), "mesh": _of_meshes(job.layout, axes)}
+            found = {"own": own, "made": groups.number, "mesh": _of_meshes(job.layout, axes)}
             torch.save(found, asked.folder / f"{case.name} rank{session.rank}.pt")
             groups.close()
 
@@ -205,15 +206,14 @@ def compare_groups(session: Session, asked: GroupCases) -> None:
 def _of_meshes(layout: Layout, axes: dict[str, tuple[str, ...]]) -> dict[str, list[int]]:
     """Of each group the ranks, by the named dimensions of two meshes: all ranks, and the experts'."""
     dense = layout.axis_order[::-1]
-    experts = ("pp", *EXPERT_AXES[::-1])
+    ranks = torch.arange(layout.world).view([layout.degree(axis) for axis in dense])
+    stages = ranks.movedim(dense.index("pp"), 0)
     found = {}
-    for order in (dense, experts):
-        ranks = torch.arange(layout.world).view([layout.degree(axis) for axis in dense])
-        if order is experts:
-            ranks = ranks.movedim(dense.index("pp"), 0).reshape([layout.degree(axis) for axis in order])
-        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=order)
+    for order, every in ((dense, ranks), (("pp", *EXPERT_AXES[::-1]), stages)):
+        wide = [axis for axis in order if layout.degree(axis) > 1]
+        mesh = DeviceMesh("cpu", every.reshape([layout.degree(axis) for axis in wide]), mesh_dim_names=tuple(wide))
         for name, inside in axes.items():
-            if set(inside) <= set(order):
+            if set(inside) <= set(wide):
                 part = mesh[inside[::-1]]
                 flat = part._flatten("_".join(inside)) if len(inside) > 1 else part
                 found[name] = dist.get_process_group_ranks(flat.get_group())

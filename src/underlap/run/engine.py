@@ -11,7 +11,8 @@ import torch
 from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import OpKind, Plan
-from underlap.run.communication import Groups, Wire
+from underlap.run.communication import Wire
+from underlap.run.groups import Groups
 from underlap.run.machine import Closure, Constants, Memory, Rank
 from underlap.run.operations import bound
 from underlap.run.operations.optimizer import master_of
