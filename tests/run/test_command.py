@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -134,30 +135,38 @@ def test_what_is_sent_beside_the_plan_is_counted_and_shown_apart(tmp_path: Path)
     assert all(row["planned_bytes"] == row["counted_bytes"] > 0 for row in variant["bytes_by_axis"])
 
 
-def test_traces_of_the_profiler_and_the_own_record_tell_the_same_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("layers", "layout", "overlap", "workload"),
+    [
+        (1, "tp=2", "tp=split_batch", "train,gbs=4,mbs=4,seq=512,precision=fp32"),
+        (2, "fsdp=2", "fsdp=prefetch:1", "train,gbs=4,mbs=2,seq=512,precision=fp32"),
+    ],
+    ids=["tp2", "fsdp2"],
+)
+def test_traces_of_the_profiler_and_the_own_record_tell_the_same_times(
+    tmp_path: Path, layers: int, layout: str, overlap: str, workload: str
+) -> None:
     record = tmp_path / "record"
-    (tmp_path / "wide.yaml").write_text(MODEL.replace("layers: 2", "layers: 1").replace("256", "512"))
-    asked = ["run", "--model", str(tmp_path / "wide.yaml"), "--layout", "tp=2", "--overlap", "tp=split_batch"]
-    workload = ["--workload", "train,gbs=4,mbs=4,seq=512,precision=fp32"]
-    result = CliRunner().invoke(main, [*asked, *workload, "--repetitions", "1", "--record", str(record), "--profile"])
+    (tmp_path / "wide.yaml").write_text(MODEL.replace("layers: 2", f"layers: {layers}").replace("256", "512"))
+    asked = ["run", "--model", str(tmp_path / "wide.yaml"), "--layout", layout, "--overlap", overlap, "--workload", workload]
+    result = CliRunner().invoke(main, [*asked, "--repetitions", "1", "--record", str(record), "--profile"])
     assert result.exit_code == 0, result.output
     # Between the call and its begin a thread of gloo waits for a core, on a busy machine for a millisecond or several. Only
-    # the profiler sees that. So steps are long here, and the calmest one counts.
+    # the profiler sees that. So steps are long here, of few collectives. The first step meets whatever the profiler sets up.
     gaps = [_gap(record / "baseline", step) for step in range(1, PROFILED)]
-    assert min(gap for gap, _ in gaps) <= CLOSE, gaps
-    assert min(of_hidden for _, of_hidden in gaps) <= 0.1, gaps
+    assert statistics.median(gaps) <= CLOSE, gaps
 
 
-def _gap(folder: Path, step: int) -> tuple[float, float]:
-    """The larger difference of hidden and exposed time as a share of the step; that of hidden as a share of itself."""
+def _gap(folder: Path, step: int) -> float:
+    """The larger difference of hidden and exposed time, mean per rank, as a share of the step."""
     profiled = underlap.analyze(f"{folder}-profile", steps=[step]).summary
     own = underlap.analyze(f"{folder}-profiled", steps=[step]).summary
     assert profiled is not None
     assert own is not None
-    assert profiled.hidden.mean_ns > 0
+    assert profiled.hidden.mean_ns + profiled.exposed.mean_ns > 0
     hidden = abs(profiled.hidden.mean_ns - own.hidden.mean_ns)
     exposed = abs(profiled.exposed.mean_ns - own.exposed.mean_ns)
-    return max(hidden, exposed) / own.span.mean_ns, hidden / profiled.hidden.mean_ns
+    return max(hidden, exposed) / own.span.mean_ns
 
 
 def test_under_torchrun_it_takes_its_place_in_the_job(tmp_path: Path) -> None:
