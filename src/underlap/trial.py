@@ -25,6 +25,17 @@ class RunBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Of the tensors that were handed to the process groups."""
 
 
+class ControlBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a collective that is no operation of the Plan moved in a step, summed over ranks: the engine needs it to go on."""
+
+    group: str
+    collective: str
+    what: str
+    """What it is for."""
+    counted_bytes: int
+    """Payload, as of `RunBytes`."""
+
+
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One plan, as it was run."""
 
@@ -35,6 +46,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     host_issue_share: float
     """Of the step, mean over ranks and repetitions: the host neither computed nor waited."""
     bytes_by_axis: list[RunBytes]
+    control: list[ControlBytes]
+    """Beside them: with these rows nothing of a step goes to a process group without being counted."""
     unmatched_keys: int
     """Structural keys that the plan or the record has and the other has not."""
     loss: float | None

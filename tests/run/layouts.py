@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from tests.run import reference
+from tests.run.counting import Counter, added
 from underlap import inputs
 from underlap.ledger import ledger
 from underlap.model import Model
@@ -60,22 +61,27 @@ def run_all(session: Session, asked: Cases) -> None:
     """The entry of a rank."""
     with session.connected():
         for case in asked.cases:
-            session.doing = f"running {case.name}"
-            plan, job, refused = made(case)
-            session.agree(f"plans of {case.name}", "same")
-            try:
-                found = run_one(session, plan, job)
-            except (AssertionError, IndexError, KeyError, ValueError, TypeError) as error:
-                import traceback
+            run_case(session, case, asked.folder)
 
-                raise RuntimeError(f"{case.name}: {traceback.format_exc()[-1500:]}".replace("\n", " | ")) from error
-            found["refused"] = [refusal.reason for refusal in refused]
-            torch.save(found, asked.folder / f"{case.name} rank{session.rank}.pt")
+
+def run_case(session: Session, case: Case, folder: Path) -> None:
+    session.doing = f"running {case.name}"
+    plan, job, refused = made(case)
+    session.agree(f"plans of {case.name}", "same")
+    try:
+        found = run_one(session, plan, job)
+    except (AssertionError, IndexError, KeyError, ValueError, TypeError) as error:
+        import traceback
+
+        raise RuntimeError(f"{case.name}: {traceback.format_exc()[-1500:]}".replace("\n", " | ")) from error
+    found["refused"] = [refusal.reason for refusal in refused]
+    torch.save(found, folder / f"{case.name} rank{session.rank}.pt")
 
 
 def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     engine = Engine(plan, job, session.rank, torch.device("cpu"), session.timeout_s)
-    record = engine.recorded_step()
+    with Counter() as seen:
+        record = engine.recorded_step()
     gradients = {key: value.clone() for key, value in engine.tensors("gradient").items()}
     shards = {key: value.clone() for key, value in engine.tensors("gradient_shard").items()}
     found = {
@@ -85,6 +91,9 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
         "weight": {key: value.clone() for key, value in (engine.tensors("shard") or engine.tensors("weight")).items()},
         "logits": [value.clone() for value in engine.last("logits")] if not trains(job) else [],
         "counted": engine.counted(),
+        "seen": dict(seen.bytes),
+        "uneven": seen.uneven,
+        "control": engine.control(),
         "keys": [engine.program.instructions[row].key for row in record.flights],
         "planned": [one.key for one in engine.program.instructions if one.kind == 2],
         "losses_here": bool(engine.rank.losses),
@@ -149,8 +158,4 @@ def planned_bytes(case: Case) -> dict[tuple[str, str], float]:
 
 
 def counted_bytes(results: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
-    total: dict[tuple[str, str], int] = {}
-    for result in results:
-        for key, size in result["counted"].items():
-            total[key] = total.get(key, 0) + size
-    return total
+    return added([result["counted"] for result in results])

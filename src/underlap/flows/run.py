@@ -29,7 +29,7 @@ from underlap.report import Report
 from underlap.run import comparing
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
-from underlap.trial import Comparison, RunBytes, Trial, Variant
+from underlap.trial import Comparison, ControlBytes, RunBytes, Trial, Variant
 from underlap.workload import Train, Workload, check_workload, workload_text
 
 if TYPE_CHECKING:
@@ -231,6 +231,7 @@ def _variant(made: _Planned, seen: Seen) -> Variant:
         step_ns=seen.step_ns,
         host_issue_share=seen.host_issue_share,
         bytes_by_axis=rows,
+        control=[ControlBytes(group=g, collective=c, what=what, counted_bytes=size) for g, c, what, size in seen.control],
         unmatched_keys=seen.unmatched_keys,
         loss=seen.loss,
         refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],

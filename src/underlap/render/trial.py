@@ -37,6 +37,10 @@ def _variant_lines(variant: Variant) -> list[str]:
     for row in variant.bytes_by_axis:
         same = "as planned" if row.planned_bytes == row.counted_bytes else f"NOT as planned ({size(row.planned_bytes)})"
         lines.append(f"  {clean(row.group)} {clean(row.collective)}: {size(row.counted_bytes)} handed in, all ranks, {same}")
+    lines += [
+        f"  control, not in the plan: {clean(row.group)} {clean(row.collective)}: {size(row.counted_bytes)}, {clean(row.what)}"
+        for row in variant.control
+    ]
     if variant.unmatched_keys:
         lines.append(f"  {variant.unmatched_keys} operations planned or recorded without the other")
     return lines + [f"  not applied: {clean(text)}" for text in variant.refused]

@@ -2,16 +2,16 @@
 
 gloo has no reduce-scatter of its own: torch carries it out as an all-reduce, with twice the bytes on the wire. Here it is an
 all-to-all and a sum in order of ranks behind the wait, which sends what a reduce-scatter sends. Payloads are counted as DESIGN
-defines them, from the tensors that are handed over.
+defines them, from the tensors that are handed over. What is sent without being an operation of the plan is counted apart.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,37 +19,9 @@ import torch.distributed as dist
 
 from underlap.cost.work import Transfer
 from underlap.errors import PlanError
+from underlap.run.groups import Groups
 from underlap.run.machine import Closure, Rank, Site
-from underlap.run.program import Instruction, Operand, Program
-
-GroupOf = dict[str, Any]
-
-
-class Groups:
-    """A process group for each group of the plan, and one for the numbers of rows that ranks of ep tell each other."""
-
-    COUNTS = "ep counts"
-
-    def __init__(self, program: Program, timeout_s: float) -> None:
-        self.of: GroupOf = {}
-        made: list[Any] = []
-        tables = dict(program.tables)
-        if "ep" in tables:
-            tables[self.COUNTS] = tables["ep"]
-        # Every rank makes every group, in one order: that is how torch agrees on them.
-        for name, table in tables.items():
-            for ranks in table:
-                group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), group_desc=name)
-                made.append(group)
-                if program.rank in ranks:
-                    self.of[name] = group
-        self._made = made
-
-    def close(self) -> None:
-        """Give the groups back."""
-        for group in self._made:
-            if group is not dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
+from underlap.run.program import Instruction, Operand
 
 
 @dataclasses.dataclass(slots=True)
@@ -100,6 +72,8 @@ class Wire:
         self.flights: dict[int, Flight] = {}
         self.by_row: dict[int, Flight] = {}
         """All of this step, by the row of the issue."""
+        self.control: dict[tuple[str, str, str], int] = defaultdict(int)
+        """Payload bytes of this step that are no operation of the plan, by group, collective and what they are for."""
         self.watched = False
         self.watchers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="messages")
         if Groups.COUNTS in groups.of:
@@ -314,6 +288,7 @@ class Wire:
         """Begin to tell each rank how many rows its experts get. The result waits: shape (ranks, local experts)."""
         group = self.groups.of[Groups.COUNTS]
         got = torch.empty_like(sent)
+        self.control["ep", "all_to_all", "numbers of rows"] += _size(sent)
         work = dist.all_to_all_single(got, sent.contiguous(), group=group, async_op=True)
 
         def arrived() -> torch.Tensor:
@@ -356,7 +331,12 @@ class Wire:
     def _gathered(self, whole: torch.Tensor, part: torch.Tensor) -> Closure:
         """Put together behind the wait what each tp rank received."""
         tp = self.groups.of["tp"]
-        return lambda: _drop(dist.all_gather_single(whole.view(-1), part, group=tp))
+
+        def gather() -> None:
+            self.control["tp", "all_gather", "parts of messages"] += _size(whole)
+            dist.all_gather_single(whole.view(-1), part, group=tp)
+
+        return gather
 
 
 _now = time.monotonic_ns

@@ -11,7 +11,8 @@ import torch
 from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import OpKind, Plan
-from underlap.run.communication import Groups, Wire
+from underlap.run.communication import Wire
+from underlap.run.groups import Groups
 from underlap.run.machine import Closure, Constants, Memory, Rank
 from underlap.run.operations import bound
 from underlap.run.operations.optimizer import master_of
@@ -113,6 +114,7 @@ class Engine:
         self.rank.step += 1
         self.wire.watched = True
         self.wire.by_row = {}
+        self.wire.control.clear()
         begin, end = [0] * len(self.closures), [0] * len(self.closures)
         clock = time.monotonic_ns
         started = clock()
@@ -141,6 +143,10 @@ class Engine:
             collective = getattr(instruction.work, "collective", "")
             found[str(instruction.group), collective] += flight.payload_bytes
         return dict(found)
+
+    def control(self) -> dict[tuple[str, str, str], int]:
+        """The same of what is no operation of the plan, by group, collective and what it is for."""
+        return dict(self.wire.control)
 
     def loss(self) -> float:
         """Of the last step: this rank's part of the mean over all tokens."""

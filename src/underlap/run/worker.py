@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ class Seen(msgspec.Struct, kw_only=True):
     step_ns: list[int]
     host_issue_share: float
     counted: list[tuple[str, str, int]]
+    control: list[tuple[str, str, str, int]]
     unmatched_keys: int
     loss: float | None
     median: int
@@ -192,10 +194,8 @@ def _finish(
         middle = sorted(range(len(steps)), key=steps.__getitem__)[len(steps) // 2]
         shown = records[name][-RECORDED:] if len(engines) == 1 else [records[name][middle]]
         trace = _write(job, name, engine, shown)
-        counted: dict[tuple[str, str], int] = {}
-        for own in session.gathered(engine.counted()):
-            for key, size in own.items():
-                counted[key] = counted.get(key, 0) + size
+        counted: dict[tuple[str, str], int] = sum(map(Counter, session.gathered(engine.counted())), Counter())
+        control: dict[tuple[str, str, str], int] = sum(map(Counter, session.gathered(engine.control())), Counter())
         shares = session.gathered(statistics.mean(host_share(engine.program, record) for record in records[name]))
         loss = engine.loss() if trains(engine.job) and engine.rank.tp_index == 0 else 0.0
         seen.append(
@@ -203,7 +203,8 @@ def _finish(
                 name=name,
                 step_ns=steps,
                 host_issue_share=statistics.mean(shares),
-                counted=[(group, collective, size) for (group, collective), size in counted.items()],
+                counted=[(*key, size) for key, size in counted.items()],
+                control=[(*key, size) for key, size in control.items()],
                 unmatched_keys=sum(session.gathered(_unmatched(engine, trace, len(shown)))),
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
                 median=middle,
