@@ -47,6 +47,8 @@ class Local:
     """Of the store, which this process holds, as the ranks and this process reach it."""
     port: int = 0
     """Of the store; 0: any that is free."""
+    at_switch: Callable[[Callable[[], Any]], Any] | None = None
+    """Gives what a function gives that is called where the store's address is, if that is another network than this process's."""
     on_start: Callable[[list[int]], None] | None = None
     """Told the process ids, by rank."""
     enter: Callable[[int], None] | None = None
@@ -56,7 +58,7 @@ class Local:
 def launch(entry: Entry, arguments: list[Any], how: Local) -> None:
     """Run `entry` with arguments[rank] on each rank. Raises RunError with the rank that failed and why; no process is left."""
     with tempfile.TemporaryDirectory(prefix="underlap-run-") as folder:
-        store = _store(how)
+        store = how.at_switch(lambda: _store(how)) if how.at_switch is not None else _store(how)
         context = processes.start_processes(
             _rank,
             args=(entry, arguments, store.port, how, folder),
