@@ -54,7 +54,9 @@ def _wire_line(wire: WireBytes) -> str:
 
 
 def _comparison_lines(ab: Comparison) -> list[str]:
-    said = ab.outcome or "no outcome established"
+    said: str = ab.outcome or "no outcome established"
+    if ab.outcome == "no difference":
+        said += f" of more than {percent(ab.same_within)} %"
     line = f"policy / baseline: {ab.ratio:.3f} ({ab.ratio_low:.3f} to {ab.ratio_high:.3f}, {ab.repetitions} repetitions): {said}"
     if ab.word:
         line += f", communication {ab.word}"
