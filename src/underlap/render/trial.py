@@ -16,8 +16,8 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
         f"MEASURED {clean(trial.model)} on {trial.ranks} ranks over gloo: {clean(trial.layout) or 'one rank'}",
         f"workload {clean(trial.workload)}",
     ]
-    if trial.fabric is not None:
-        lines.append(f"links {clean(trial.fabric)}, one core per rank, priority {clean(trial.priority)}")
+    if trial.fabric is not None or trial.priority != "default":
+        lines.append(f"links {clean(trial.fabric or 'as loopback has them')}, priority {clean(trial.priority)}")
     for variant in trial.variants:
         lines += _variant_lines(variant)
     if trial.ab is not None:
