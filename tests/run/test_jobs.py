@@ -27,7 +27,7 @@ from tests.run.commands import (  # noqa: E402 - only with torch
     linux,
     running,
 )
-from underlap.run.launch import END_S, GRACE_S  # noqa: E402
+from underlap.run.launch import END_S, JOB_GRACE_S  # noqa: E402
 
 
 def torchrun(*command: str) -> list[str]:
@@ -49,7 +49,7 @@ def by_rank(pids: list[int]) -> dict[int, int]:
 def test_a_rank_of_torchrun_that_is_killed_is_named_by_the_other(tmp_path: Path) -> None:
     with running(torchrun(*endless(tmp_path))) as run:
         os.kill(by_rank(run.ranks)[1], signal.SIGKILL)
-        code, said = run.ended(GRACE_S + END_S + BUSY_S)
+        code, said = run.ended(JOB_GRACE_S + END_S + BUSY_S)
         assert not left(run.ranks)
     assert code == 1
     assert len(errors(said)) == 1

@@ -219,7 +219,7 @@ def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, 
         job = _job(what, plans, shared)
         work(session, job)
         made = _trial(what, plans, job) if rank == 0 else None
-        session.agree("end", "")
+        session.leave()
         return made
 
 

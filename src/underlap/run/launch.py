@@ -35,6 +35,9 @@ from underlap.run.session import Session
 GRACE_S = 2.0
 """What the others get to say what they saw, once one rank has failed."""
 
+JOB_GRACE_S = 5.0
+"""The same in a job, where one that is slow to say it would say it once more."""
+
 END_S = 4.0
 """What a rank gets to keep its record, once it is asked to end."""
 
@@ -151,7 +154,9 @@ def _signals() -> Iterator[dict[signal.Signals, Any]]:
     finally:
         told.setLevel(level)
         for number, handler in before.items():
-            _on_signals(handler, number)
+            # None: set from outside of Python, and not for it to set again.
+            if handler is not None:
+                _on_signals(handler, number)
 
 
 def _on_signals(handler: Any, *numbers: signal.Signals) -> None:
@@ -289,7 +294,7 @@ def _of_all(session: Session, error: Exception) -> UnderlapError:
     notes = {session.rank: note_of(session, error)}
     try:
         session.store.set(f"failed/{session.rank}", json.dumps(notes[session.rank]))
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + JOB_GRACE_S
         while len(notes) < session.world and time.monotonic() < deadline:
             for rank in set(range(session.world)) - set(notes):
                 if session.store.check([f"failed/{rank}"]):

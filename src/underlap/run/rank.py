@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 START_S = 120.0
 """What ranks of one machine wait for another to be loaded: on a busy one torch takes a quarter of a minute."""
 
+LOST = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "Connection was likely closed")
+"""What gloo and the store say where another process is gone."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -145,7 +148,7 @@ def note_of(session: Session | None, error: BaseException) -> dict[str, Any]:
         "doing": session.doing if session else "starting",
         "text": said if ours else f"{type(error).__name__}: {first_line(error)}",
         "timed_out": "imed out" in said or "timeout" in said.lower(),
-        "lost": any(word in said for word in ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")),
+        "lost": any(word in said for word in LOST),
         "asked": ours and said == "asked to end",
     }
 
