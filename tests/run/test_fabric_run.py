@@ -88,7 +88,7 @@ def test_messages_between_two_ranks_are_refused_above_compute(layout: str) -> No
     asked = ["run", "--model", "tiny-dense", "--layout", layout, "--workload", "train,gbs=4,mbs=2,seq=16"]
     result = CliRunner().invoke(main, [*asked, "--priority", "communication"])
     assert result.exit_code == 2
-    assert "Error: priority: communication hangs with messages between two ranks" in result.output
+    assert "Error: priority: communication can hang with messages between two ranks" in result.output
 
 
 def test_a_priority_without_rights_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,8 +296,5 @@ def test_two_runs_at_once_control_c_and_a_kill_leave_nothing(tmp_path: Path) -> 
         one.wait_for(r"step \d+ of 10000")
         one.process.kill()
         one.ended()
-    # As if a run had never crashed: the next one finds nothing to clear away.
+    # As if the run had never crashed: there is nothing for the next one to clear away.
     assert _seen() == before
-    with running(tmp_path) as third:
-        third.process.send_signal(signal.SIGTERM)
-        third.ended()
