@@ -62,6 +62,8 @@ class Local:
     """Of the store, which this process holds, as the ranks and this process reach it."""
     port: int = 0
     """Of the store; 0: any that is free."""
+    at_switch: Callable[[Callable[[], Any]], Any] | None = None
+    """Gives what a function gives that is called where the store's address is, if that is another network than this process's."""
     on_start: Callable[[list[int]], None] | None = None
     """Told the process ids, by rank."""
     enter: Callable[[int], None] | None = None
@@ -73,7 +75,7 @@ def launch(entry: Entry, arguments: list[Any], how: Local) -> None:
     with tempfile.TemporaryDirectory(prefix="underlap-run-") as name, _signals() as before:
         folder, context, progress = Path(name), None, None
         try:
-            store = _store(how)
+            store = how.at_switch(lambda: _store(how)) if how.at_switch is not None else _store(how)
             context = _started(entry, arguments, how, store.port, folder)
             # What is ignored on purpose (nohup, a shell's background) stays ignored.
             _on_signals(signal.SIG_IGN, *(number for number, handler in before.items() if handler is signal.SIG_IGN))
