@@ -57,7 +57,9 @@ FLAGS = {
     ],
     "underlap run": [
         "--ab",
+        "--device",
         "--force",
+        "--graph",
         "--json",
         "--layout",
         "--model",

@@ -69,6 +69,12 @@ Example:
     metavar="N",
     help="Of the store that ranks meet at.  [default: any that is free]",
 )
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="What ranks compute on, with gloo or NCCL.  [default: cuda if each rank has a GPU]",
+)
+@click.option("--graph", is_flag=True, help="On GPUs: capture a step as a CUDA graph, and measure its launches.")
 @click.option("--share-cores", is_flag=True, help="Start more ranks than there are cores.")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Also write the result as JSON; '-' writes it to standard output instead."
@@ -87,13 +93,15 @@ def run(  # noqa: PLR0913 - click passes one argument per option
     profile: bool,
     timeout_s: float,
     port: int,
+    device: str | None,
+    graph: bool,
     share_cores: bool,
     json_file: str | None,
     force: bool,
 ) -> None:
     """Carry out one step of a plan, again and again, and account for its time as for a trace.
 
-    Ranks are processes of this machine that talk over gloo; under torchrun or srun this process is one of them. Weights are
+    Ranks are processes of this machine that talk over gloo, or NCCL if each has a GPU; under torchrun or srun this process is one of them. Weights are
     seeded random numbers, or those of a folder of Hugging Face. Progress is told on standard error.
 
     Exit code 1: a rank failed, was lost, or did not agree with the others.
@@ -121,6 +129,8 @@ def run(  # noqa: PLR0913 - click passes one argument per option
         port=port,
         record=record,
         profile=profile,
+        device=device,
+        graph=graph,
         share_cores=share_cores,
     )
     trial = flow.run(what)

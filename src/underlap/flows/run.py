@@ -57,6 +57,9 @@ class Asked:
     port: int = 0
     record: Path | None = None
     profile: bool = False
+    device: str | None = None
+    """cpu or cuda; None: cuda where each rank can have a GPU."""
+    graph: bool = False
     share_cores: bool = False
     quiet: bool = False
 
@@ -101,6 +104,7 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
 
     place = place_in_job(dict(os.environ))
     _check_ranks(what, place[1] if place else None)
+    what = _on_device(what, plans)
     with _folder(what) as folder:
         if place is None:
             return _launched(what, plans, folder, on_start)
@@ -138,6 +142,17 @@ def _check_ranks(what: Asked, world: int | None) -> None:
         )
 
 
+def _on_device(what: Asked, plans: list[_Planned]) -> Asked:
+    """With the device decided. Raises OptionError where there are too few, or it cannot carry the plans out."""
+    from underlap.run.backend import check_on_device, chosen
+    from underlap.run.launch import local_ranks
+
+    kind = chosen(what.device, local_ranks(dict(os.environ), what.layout.world))
+    for each in plans:
+        check_on_device(each.plan, what.layout, kind, graph=what.graph)
+    return dataclasses.replace(what, device=kind)
+
+
 @contextlib.contextmanager
 def _folder(what: Asked) -> Iterator[Path]:
     """Where records go: the asked folder, or one that is gone afterwards."""
@@ -162,6 +177,8 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         outcome=folder / "outcome.json",
         checkpoint=what.checkpoint,
         profile=what.profile,
+        device=what.device or "cpu",
+        graph=what.graph,
         quiet=what.quiet,
     )
 
@@ -205,6 +222,7 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
         layout=layout_text(what.layout),
         workload=workload_text(what.workload),
         ranks=what.layout.world,
+        library="nccl" if what.device == "cuda" else "gloo",
         variants=variants,
         baseline=reports[0],
         policy=reports[1] if what.compared else None,

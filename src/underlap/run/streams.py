@@ -23,7 +23,7 @@ from underlap.run.program import Instruction, Operand, Program
 BEGIN = 0
 """The event that the root records before the first instruction."""
 HIGH, NORMAL = -1, 0
-"""Priorities, as CUDA counts them. Blocks of a collective go before waiting blocks of a product, never in place of running ones."""
+"""Priorities, as CUDA counts them: blocks of a collective go before blocks of a product that wait, not in place of running ones."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Placed:
     """Events that its stream waits for before it."""
     event: int
     """Recorded behind it; -1 where nobody waits for it."""
+    kind: OpKind
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +95,15 @@ def stream_plan(program: Program) -> StreamPlan:
     return _numbered(program, lanes, stream_of, waits, joined)
 
 
-def _numbered(
-    program: Program, lanes: list[str], stream_of: list[int], waits: list[list[int]], joined: list[int]
-) -> StreamPlan:
+def _numbered(program: Program, lanes: list[str], stream_of: list[int], waits: list[list[int]], joined: list[int]) -> StreamPlan:
     """Numbers for events, in the order in which they are recorded."""
     sources = sorted({source for taken in (*waits, joined) for source in taken if source >= 0})
     event = {source: 1 + at for at, source in enumerate(sources)} | {-1: BEGIN}
     return StreamPlan(
         streams=tuple(Stream(lane, NORMAL if lane == COMPUTE_LANE else HIGH) for lane in lanes),
         placed=tuple(
-            Placed(stream_of[at], tuple(sorted(event[source] for source in waits[at])), event.get(at, -1))
-            for at in range(len(program.instructions))
+            Placed(stream_of[at], tuple(sorted(event[source] for source in waits[at])), event.get(at, -1), one.kind)
+            for at, one in enumerate(program.instructions)
         ),
         joins=tuple(sorted(event[source] for source in joined)),
         events=1 + len(sources),

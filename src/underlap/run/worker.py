@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import sys
 import time
@@ -16,11 +17,14 @@ import torch.distributed as dist
 from underlap.layout import Layout, layout_text
 from underlap.model import Model
 from underlap.plan import Plan
+from underlap.run.backend import place
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, trains
+from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
-from underlap.run.recording import Record, document, encoded, host_share, keys
+from underlap.run.recording import document, encoded, host_share, keys
 from underlap.run.session import Session
+from underlap.run.times import Record
 from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Workload, workload_text
 
@@ -49,12 +53,25 @@ class Job:
     checkpoint: Path | None = None
     seed: int = 0
     profile: bool = False
+    device: str = "cpu"
+    """cpu or cuda."""
+    graph: bool = False
+    """Steps are launched as one graph each."""
     quiet: bool = False
 
     @property
     def text(self) -> str:
         """What has to be equal on all ranks, beside the plans."""
-        said = (self.model, layout_text(self.layout), workload_text(self.workload), self.seed, self.repetitions, self.profile)
+        said = (
+            self.model,
+            layout_text(self.layout),
+            workload_text(self.workload),
+            self.seed,
+            self.repetitions,
+            self.profile,
+            self.device,
+            self.graph,
+        )
         named = self.checkpoint.name if self.checkpoint else None
         return repr((*said, named, [name for name, _ in self.plans], torch.__version__))
 
@@ -97,13 +114,15 @@ def work(session: Session, job: Job) -> None:
     for name, plan in job.plans:
         session.agree(f"plans ({name})", digest(plan))
     with session.connected():
-        device = torch.device("cpu")
+        device = place(job.device, local_rank(dict(os.environ), session.rank))
         session.doing = "loading weights"
         engines = {name: Engine(plan, inputs, session.rank, device, session.timeout_s) for name, plan in job.plans}
         told = _Progress(session.rank, job)
         records: dict[str, list[Record]] = {name: [] for name in engines}
         try:
             firsts = _warmed(session, engines, told)
+            if job.graph:
+                _captured(session, engines)
             _measured(session, job, engines, records, told)
         except BaseException:
             _keep(job, engines, records)
@@ -128,6 +147,14 @@ def _warmed(session: Session, engines: dict[str, Engine], told: _Progress) -> di
                 firsts[name] = _First.of(engine)
             told(f"{name}: warm-up {number + 1} of {WARM_UP}")
     return firsts
+
+
+def _captured(session: Session, engines: dict[str, Engine]) -> None:
+    for name, engine in engines.items():
+        session.doing = f"capturing a graph of {name}"
+        dist.barrier()
+        engine.capture()
+        _step(session, engine, f"first launch of the graph of {name}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,7 +266,7 @@ def _unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
 def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str, Any]:
     folder = job.folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    trace = document(engine.program, shown, job.workload.precision)
+    trace = document(engine.program, shown, job.workload.precision, engine.memory.device.index or 0)
     (folder / f"rank{engine.program.rank}.json").write_text(encoded(trace))
     return trace
 
@@ -259,7 +286,10 @@ def _profile(session: Session, job: Job, engines: dict[str, Engine]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         session.doing = f"profiling {name}"
         dist.barrier()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if engine.memory.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             # No barrier in between: it would be communication that the records do not have.
             shown = []
             for number in range(PROFILED):
