@@ -101,8 +101,8 @@ def run(  # noqa: PLR0913 - click passes one argument per option
 ) -> None:
     """Carry out one step of a plan, again and again, and account for its time as for a trace.
 
-    Ranks are processes of this machine that talk over gloo, or NCCL if each has a GPU; under torchrun or srun this process is one of them. Weights are
-    seeded random numbers, or those of a folder of Hugging Face. Progress is told on standard error.
+    Ranks are processes of this machine that talk over gloo, or NCCL if each has a GPU; under torchrun or srun this process is one
+    of them. Weights are seeded random numbers, or those of a folder of Hugging Face. Progress is told on standard error.
 
     Exit code 1: a rank failed, was lost, or did not agree with the others.
     """

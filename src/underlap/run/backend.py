@@ -111,7 +111,7 @@ def of_device(device: torch.device) -> Backend:
 
 
 def chosen(asked: str | None, local_ranks: int) -> str:
-    """cpu or cuda: what was asked, else cuda where each rank of this machine can have a GPU. Raises OptionError without enough."""
+    """cpu or cuda: what was asked, else cuda where each rank of this machine has a GPU. Raises OptionError without enough."""
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if asked is None:
         return "cuda" if found >= local_ranks else "cpu"

@@ -14,7 +14,6 @@ from underlap.plan import COMPUTE_LANE, OpKind
 from underlap.run.program import Instruction, Program
 from underlap.run.times import Record
 
-
 Described = Callable[[Program, Instruction], dict[str, Any]]
 """The arguments that Kineto gives to a collective."""
 

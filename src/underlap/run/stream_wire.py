@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from underlap.cost.work import Transfer
-from underlap.run.communication import Flight, Groups, Wire
+from underlap.run.communication import Groups, Wire
 from underlap.run.lanes import StreamLanes
 from underlap.run.machine import Closure, Rank, Site
 from underlap.run.program import Instruction, Program

@@ -23,7 +23,7 @@ from underlap.run.program import Instruction, Operand, Program
 BEGIN = 0
 """The event that the root records before the first instruction."""
 HIGH, NORMAL = -1, 0
-"""Priorities, as CUDA counts them: blocks of a collective go before blocks of a product that wait, not in place of running ones."""
+"""Priorities, as CUDA counts them: blocks of a collective go before waiting ones of a product, not in place of running ones."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
