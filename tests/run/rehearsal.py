@@ -1,9 +1,10 @@
-"""Stands in for a GPU: streams and events that note what is asked of them, and compute on the CPU at once."""
+"""Stands in for a GPU: streams and events that note what is asked of them; all is done at once, on the host's clock."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -25,7 +26,7 @@ class FakeEvent:
     number: int
     timed: bool = False
     at: int | None = None
-    """The moment at which it was last recorded: the length of the log."""
+    """When it was last recorded."""
 
 
 class FakeCalls:
@@ -58,7 +59,7 @@ class FakeCalls:
         self.current.pop()
 
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
-        event.at = len(self.log)
+        event.at = time.monotonic_ns()
         self.log.append(("record", stream.number, event.number))
 
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
@@ -67,7 +68,7 @@ class FakeCalls:
 
     def stamp(self, mark: FakeEvent) -> None:
         assert mark.timed
-        mark.at = len(self.log)
+        mark.at = time.monotonic_ns()
         self.log.append(("stamp", self.current[-1], mark.number))
 
     def lend(self, tensor: Any, stream: FakeStream) -> None:
@@ -81,16 +82,25 @@ class FakeCalls:
         found = []
         for mark in marks:
             assert mark.at is not None, "never recorded"
-            found.append((mark.at - reference.at) * 1000)
+            found.append(mark.at - reference.at)
         return found
 
     def captured(self, stream: FakeStream, body: Callable[[], None]) -> Callable[[], None]:
         self.captures += 1
+        began = time.monotonic_ns()
         self.log.append(("capture", stream.number, self.captures))
         with self.on(stream):
             body()
         self.log.append(("captured", stream.number, self.captures))
-        return lambda: self.log.append(("launch", self.current[-1], self.captures))
+        marks = [(event, event.at - began) for event in self.events if event.timed and event.at and event.at >= began]
+
+        def launched() -> None:
+            self.log.append(("launch", self.current[-1], self.captures))
+            now = time.monotonic_ns()
+            for mark, after in marks:
+                mark.at = now + after
+
+        return launched
 
 
 class Rehearsal(Streams):
@@ -115,3 +125,24 @@ class Rehearsal(Streams):
             use_local_synchronization=alone,
             group_desc=name,
         )
+
+
+class Posted:
+    """Sends that the host does not wait for, as with NCCL: gloo's wait would hold it until the receiver comes."""
+
+    def __init__(self) -> None:
+        self.send, self.kept = dist.isend, []
+
+    def __call__(self, tensor: Any, **how: Any) -> Posted:
+        copy = tensor.clone()
+        self.kept.append((copy, self.send(copy, **how)))
+        return self
+
+    def wait(self) -> None:
+        """The stream would."""
+
+    def settle(self) -> None:
+        """Wait for all of them."""
+        for _, work in self.kept:
+            work.wait()
+        self.kept.clear()
