@@ -61,7 +61,8 @@ class Engine:
         return bound(self.rank, instruction)
 
     def close(self) -> None:
-        """Give the process groups back."""
+        """Give graphs and process groups back."""
+        self.lanes.release()
         self.groups.close()
 
     # ---- what is there before a step

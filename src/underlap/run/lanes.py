@@ -67,6 +67,9 @@ class Lanes(Protocol):
     def times(self) -> DeviceTimes | None:
         """When the instructions of the last step ran on the device."""
 
+    def release(self) -> None:
+        """Drop graphs. Before the process groups go, as a graph holds on to its communicators."""
+
 
 class HostLanes:
     """One thread."""
@@ -86,6 +89,9 @@ class HostLanes:
     def times(self) -> None:
         """The host's clock has them."""
         return
+
+    def release(self) -> None:
+        """There is none."""
 
 
 class StreamLanes:
@@ -192,3 +198,8 @@ class StreamLanes:
             graph=self.graph is not None,
             launched_ns=self.launched_ns,
         )
+
+    def release(self) -> None:
+        """Drop the graph."""
+        self.calls.synchronize()
+        self.graph = None

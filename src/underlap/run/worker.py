@@ -128,6 +128,8 @@ def work(session: Session, job: Job) -> None:
             _keep(job, engines, records)
             raise
         _finish(session, job, engines, records, firsts)
+        for engine in engines.values():
+            engine.lanes.release()
 
 
 def _parameters(job: Job) -> tuple[Parameters, Constants]:
@@ -231,7 +233,7 @@ def _finish(
                 step_ns=steps,
                 host_issue_share=statistics.mean(shares),
                 counted=[(group, collective, size) for (group, collective), size in counted.items()],
-                unmatched_keys=sum(session.gathered(_unmatched(engine, trace, len(shown)))),
+                unmatched_keys=sum(session.gathered(unmatched(engine, trace, len(shown)))),
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
                 median=middle,
             )
@@ -250,7 +252,7 @@ def _finish(
     session.gathered(None)
 
 
-def _unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
+def unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
     """Structural keys of planned issues and computations without a recorded event, and the other way round."""
     kinds = {0: ("compute",), 1: ("compute",), 2: ("issue", "transfer"), 3: ("wait",)}
     planned = [(what, one.key) for one in engine.program.instructions for what in kinds[int(one.kind)]] * steps
