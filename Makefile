@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport CI
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test engine coverage lint bench promises accuracy record sizes clean
+.PHONY: help demo test engine gpu coverage lint bench promises accuracy record sizes clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,6 +33,9 @@ test: $(VENV)/installed-dev ## Run the tests, on two cores
 # What these find depends on how busy the machine is: they are to be made robust before they decide for all.
 engine: $(VENV)/installed-dev ## Run the tests of underlap run that compare times and break ranks
 	$(BIN)/python -m pytest $(ENGINE)
+
+gpu: $(VENV)/installed-dev ## Run the tests that need GPUs: one, and two for half of them
+	$(BIN)/python -m pytest -rs tests/gpu
 
 coverage: $(VENV)/installed-dev ## Run the tests with coverage, which takes three times as long
 	$(BIN)/python -m coverage run -m pytest

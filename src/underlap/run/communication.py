@@ -5,6 +5,8 @@ all-to-all and a sum in order of ranks behind the wait, which sends what a reduc
 defines them, from the tensors that are handed over.
 """
 
+# long because: each kind of collective is one function here, read beside the packing and the pieces that they share.
+
 from __future__ import annotations
 
 import dataclasses
