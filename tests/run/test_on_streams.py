@@ -6,9 +6,11 @@ A library that sends nothing stands in for NCCL. Results over streams are held b
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +23,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 import underlap  # noqa: E402
 from tests.run import layouts  # noqa: E402
 from tests.run.layouts import Case, Cases  # noqa: E402
-from tests.run.rehearsal import Posted, Rehearsal  # noqa: E402
+from tests.run.rehearsal import FakeCalls, Posted, Rehearsal  # noqa: E402
 from underlap import inputs  # noqa: E402
 from underlap.errors import OptionError, RunError  # noqa: E402
 from underlap.plan import OpKind  # noqa: E402
 from underlap.planner import plan as planned  # noqa: E402
 from underlap.run import backend as backends  # noqa: E402
+from underlap.run.cuda_calls import CudaCalls  # noqa: E402
 from underlap.run.engine import Engine  # noqa: E402
 from underlap.run.launch import Local, launch, local_rank, local_ranks  # noqa: E402
 from underlap.run.recording import document, host_share, keys  # noqa: E402
@@ -285,6 +288,62 @@ def test_a_rank_of_a_job_takes_the_gpu_of_its_number_on_its_machine() -> None:
     slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_TASKS_PER_NODE": "4(x2)"}
     assert [local_rank(each, 5) for each in (torchrun, slurm, {})] == [1, 1, 5]
     assert [local_ranks(each, 8) for each in (torchrun, slurm, {})] == [4, 4, 8]
+
+
+# ---- the calls that only a GPU answers
+
+
+def test_a_group_of_nccl_is_asked_for_with_its_priority_and_thread_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Options:
+        def __init__(self, *, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = SimpleNamespace(min_ctas=None, max_ctas=None)
+
+    asked: list[dict[str, Any]] = []
+    signature = inspect.signature(dist.new_group)
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=Options), raising=False)
+    monkeypatch.setattr(dist, "new_group", lambda *ranks, **how: asked.append(signature.bind(*ranks, **how).arguments))
+    gpu = backends.Streams(torch.device("cuda", 1), FakeCalls())
+    gpu.group((0, 1), "dp", 8, alone=False, timeout_s=5.0)
+    gpu.group((0, 1), "pp forward 0 to 1", None, alone=True, timeout_s=5.0)
+    assert [(one["backend"], one["device_id"], one["use_local_synchronization"]) for one in asked] == [
+        ("nccl", torch.device("cuda", 1), False),
+        ("nccl", torch.device("cuda", 1), True),
+    ]
+    assert all(one["pg_options"].is_high_priority_stream for one in asked)
+    blocks = [(one["pg_options"].config.min_ctas, one["pg_options"].config.max_ctas) for one in asked]
+    assert blocks == [(8, 8), (None, None)]
+
+
+def test_torch_has_what_the_shell_over_its_streams_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call goes to the installed torch by its signature; none can be carried out without a GPU."""
+    inspect.signature(torch.cuda.Stream.__new__).bind(torch.cuda.Stream, torch.device("cuda", 0), priority=-1)
+    inspect.signature(torch.cuda.Event.__new__).bind(torch.cuda.Event, enable_timing=True, external=True)
+    inspect.signature(torch.cuda.graph.__init__).bind(None, torch.cuda.CUDAGraph, stream=None, capture_error_mode="thread_local")
+    for owner, names in (
+        (torch.cuda.Stream, ("wait_event",)),
+        (torch.cuda.Event, ("record", "elapsed_time")),
+        (torch.cuda.CUDAGraph, ("replay",)),
+        (torch.Tensor, ("record_stream",)),
+        (torch.cuda, ("stream", "synchronize", "set_device", "device_count")),
+    ):
+        assert all(callable(getattr(owner, name)) for name in names)
+
+    noted: list[str] = []
+    told = SimpleNamespace(
+        record=lambda *on: noted.append(f"record on {len(on)}"),
+        wait_event=lambda event: noted.append("wait"),
+        elapsed_time=lambda end: 1.25,
+        record_stream=lambda stream: noted.append("lend"),
+    )
+    calls = CudaCalls(torch.device("cuda", 0))
+    calls.record(told, told)
+    calls.stamp(told)
+    calls.wait(told, told)
+    calls.lend(told, told)
+    assert noted == ["record on 1", "record on 0", "wait", "lend"]
+    # torch counts milliseconds.
+    assert calls.times_ns(told, [told, told]) == [1_250_000, 1_250_000]
 
 
 # ---- results

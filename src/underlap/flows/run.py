@@ -264,9 +264,9 @@ def _comparison(what: Asked, variants: list[Variant], reports: list[Report], out
     share = max(each.host_issue_share for each in variants)
     notes = []
     if share > HOST_LIMIT:
+        whose = "GPUs wait for the host in" if what.device == "cuda" else "the host issues"
         notes.append(
-            f"the host issues {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; "
-            "use larger operations"
+            f"{whose} {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; use larger operations"
         )
     if found is None:
         notes.append(f"no outcome: the ratio lies between {low:.3f} and {high:.3f}; repeat more often, or on a quieter machine")
