@@ -44,7 +44,9 @@ def rows(program: Program, record: Record, step: int, device: int, described: De
     for at, instruction in enumerate(program.instructions):
         if not times.end_ns[at]:
             continue  # the step did not get so far
-        correlation = step + 1 if times.graph else step * size + at + 1
+        # Readers take an external id that equals the correlation for none.
+        number = 2 * (step * size + at + 1)
+        correlation, external = step + 1 if times.graph else number + 1, number
         span = (record.begin_ns[at], record.end_ns[at])
         if instruction.kind == OpKind.WAIT:
             held = {"device ts": times.begin_ns[at] / 1000, "device dur": (times.end_ns[at] - times.begin_ns[at]) / 1000}
@@ -53,20 +55,20 @@ def rows(program: Program, record: Record, step: int, device: int, described: De
             continue
         communicates = isinstance(instruction.work, Transfer) and instruction.kind == OpKind.ISSUE
         about = described(program, instruction) if communicates else {}
-        on_host = {"External id": at + 1, **about}
+        on_host = {"External id": external, **about}
         if communicates:
             on_host |= {"what": "issue", "key": instruction.key}
         if communicates or not times.graph:
             yield _host(program, _call(instruction, about), "cpu_op", span, on_host)
         if not times.graph:
-            yield _host(program, "cudaLaunchKernel", "cuda_runtime", span, {"correlation": correlation, "External id": at + 1})
+            yield _host(program, "cudaLaunchKernel", "cuda_runtime", span, {"correlation": correlation, "External id": external})
         arguments = {
             "what": "transfer" if communicates else "compute",
             "key": instruction.key,
             "device": device,
             "stream": streams[times.lanes[at]],
             "correlation": correlation,
-            **({"graph id": 1, "graph node id": at + 1} if times.graph else {"External id": at + 1}),
+            **({"graph id": 1, "graph node id": at + 1} if times.graph else {"External id": external}),
             **about,
         }
         name = f"nccl:{about['Collective name']}" if communicates else f"underlap::{instruction.phase}/{instruction.role}"

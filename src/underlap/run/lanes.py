@@ -125,10 +125,12 @@ class StreamLanes:
         event = self.events[placed.event] if placed.event >= 0 else None
         # A wait of the plan lasts from when its lane gets there until the event. What a computation waits for is no part of
         # it, nor is packing one of a collective: its issue calls `begins` and `ends`.
+        # To change streams takes the host microseconds; a step begins on the root.
+        there = contextlib.nullcontext if placed.stream == 0 else lambda: calls.on(stream)
         early, late = placed.kind == OpKind.WAIT, placed.kind in (OpKind.COMPUTE, OpKind.COPY)
 
         def run() -> None:
-            with calls.on(stream):
+            with there():
                 if early:
                     self.begins(at)
                 for one in waits:
