@@ -378,7 +378,7 @@ class Wire:
     def _gathered(self, whole: torch.Tensor, part: torch.Tensor) -> Closure:
         """Put together behind the wait what each tp rank received."""
         tp = self.groups.of["tp"]
-        return lambda: _drop(dist.all_gather_single(whole.view(-1), part, group=tp, async_op=True).wait())
+        return lambda: _drop(dist.all_gather_single(whole.view(-1), part, group=tp))
 
 
 _now = time.monotonic_ns
