@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport CI
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint bench promises accuracy record sizes clean
+.PHONY: help demo test gpu coverage lint bench promises accuracy record sizes clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -28,6 +28,9 @@ demo: $(VENV)/installed ## Analyze the recorded example traces and show the resu
 test: $(VENV)/installed-dev ## Run the tests, on two cores
 	$(BIN)/python -m pytest $(TIMED)
 	$(BIN)/python -m pytest --numprocesses 2 $(TIMED:%=--ignore %)
+
+gpu: $(VENV)/installed-dev ## Run the tests that need GPUs: one, and two for half of them
+	$(BIN)/python -m pytest -rs tests/gpu
 
 coverage: $(VENV)/installed-dev ## Run the tests with coverage, which takes three times as long
 	$(BIN)/python -m coverage run -m pytest

@@ -62,7 +62,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: list[int]
     """Of each measured repetition: the slowest rank's time from a barrier to its last operation."""
     host_issue_share: float
-    """Of the step, mean over ranks and repetitions: the host neither computed nor waited."""
+    """Of the step, mean over ranks and repetitions: the host neither computed nor waited. On GPUs: the compute lane had nothing
+    to do, as the host had not issued it yet."""
     bytes_by_axis: list[RunBytes]
     control: list[ControlBytes]
     """Beside them: with these rows nothing of a step goes to a process group without being counted."""
@@ -113,6 +114,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     workload: str
     ranks: int
+    library: Literal["gloo", "nccl"] = "gloo"
+    """What carried the collectives: gloo between CPUs, NCCL between GPUs."""
     variants: list[Variant]
     baseline: Report
     policy: Report | None = None

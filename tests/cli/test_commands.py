@@ -57,8 +57,10 @@ FLAGS = {
     ],
     "underlap run": [
         "--ab",
+        "--device",
         "--fabric",
         "--force",
+        "--graph",
         "--json",
         "--layout",
         "--model",

@@ -85,6 +85,12 @@ Example:
     "gloo's the one that computes; compute, equal: gloo waits until the core is free, and less is hidden; default: the system "
     "shares the core. Linux, as root.",
 )
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="What ranks compute on, with gloo or NCCL.  [default: cuda if each rank has a GPU]",
+)
+@click.option("--graph", is_flag=True, help="On GPUs: capture a step as a CUDA graph, and measure its launches.")
 @click.option("--share-cores", is_flag=True, help="Start more ranks than there are cores.")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Also write the result as JSON; '-' writes it to standard output instead."
@@ -105,14 +111,16 @@ def run(  # noqa: PLR0913 - click passes one argument per option
     port: int,
     fabric: str | None,
     priority: Priority,
+    device: str | None,
+    graph: bool,
     share_cores: bool,
     json_file: str | None,
     force: bool,
 ) -> None:
     """Carry out one step of a plan, again and again, and account for its time as for a trace.
 
-    Ranks are processes of this machine that talk over gloo; under torchrun or srun this process is one of them. Weights are
-    seeded random numbers, or those of a folder of Hugging Face. Progress is told on standard error.
+    Ranks are processes of this machine that talk over gloo, or NCCL if each has a GPU; under torchrun or srun this process is one
+    of them. Weights are seeded random numbers, or those of a folder of Hugging Face. Progress is told on standard error.
 
     Exit code 1: a rank failed, was lost, or did not agree with the others.
     """
@@ -139,6 +147,8 @@ def run(  # noqa: PLR0913 - click passes one argument per option
         port=port,
         record=record,
         profile=profile,
+        device=device,
+        graph=graph,
         share_cores=share_cores,
         fabric=fabric,
         priority=priority,

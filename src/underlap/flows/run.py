@@ -62,6 +62,9 @@ class Asked:
     port: int = 0
     record: Path | None = None
     profile: bool = False
+    device: str | None = None
+    """cpu or cuda; None: cuda where each rank can have a GPU."""
+    graph: bool = False
     share_cores: bool = False
     quiet: bool = False
     fabric: FabricSpec | None = None
@@ -115,6 +118,7 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
         if place is not None and made is not None:
             raise OptionError("fabric: ranks of torchrun or srun have a network already: leave --fabric out, or start them here")
         _check_ranks(what, place[1] if place else None)
+        what = _on_device(what, plans)
         with _folder(what) as folder:
             if place is None:
                 return _launched(what, plans, folder, made, on_start)
@@ -161,6 +165,21 @@ def _check_network(what: Asked, plans: list[_Planned]) -> None:
     check_priority(what.priority, messages=messages)
 
 
+def _on_device(what: Asked, plans: list[_Planned]) -> Asked:
+    """With the device decided. Raises OptionError where there are too few, or it cannot carry the plans out."""
+    from underlap.run.backend import check_on_device, chosen
+    from underlap.run.launch import local_ranks
+
+    # Links of the host, and who interrupts whom on its cores, are nothing to a GPU.
+    of_host = what.fabric is not None or what.priority != "default"
+    if of_host and what.device == "cuda":
+        raise OptionError("device: --fabric and --priority are about ranks on CPUs: leave them out, or --device cuda")
+    kind = chosen("cpu" if of_host else what.device, local_ranks(dict(os.environ), what.layout.world))
+    for each in plans:
+        check_on_device(each.plan, what.layout, kind, graph=what.graph)
+    return dataclasses.replace(what, device=kind)
+
+
 @contextlib.contextmanager
 def _folder(what: Asked) -> Iterator[Path]:
     """Where records go: the asked folder, or one that is gone afterwards."""
@@ -185,6 +204,8 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         outcome=folder / "outcome.json",
         checkpoint=what.checkpoint,
         profile=what.profile,
+        device=what.device or "cpu",
+        graph=what.graph,
         quiet=what.quiet,
         interface=INTERFACE if what.fabric is not None else None,
         priority=what.priority,
@@ -237,6 +258,7 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
         layout=layout_text(what.layout),
         workload=workload_text(what.workload),
         ranks=what.layout.world,
+        library="nccl" if what.device == "cuda" else "gloo",
         variants=variants,
         baseline=reports[0],
         policy=reports[1] if what.compared else None,
@@ -294,9 +316,9 @@ def _comparison(what: Asked, variants: list[Variant], reports: list[Report], out
     share = max(each.host_issue_share for each in variants)
     notes = []
     if share > HOST_LIMIT:
+        whose = "GPUs wait for the host in" if what.device == "cuda" else "the host issues"
         notes.append(
-            f"the host issues {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; "
-            "use larger operations"
+            f"{whose} {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; use larger operations"
         )
     if found is None:
         notes.append(f"no outcome: the ratio lies between {low:.3f} and {high:.3f}; repeat more often, or on a quieter machine")

@@ -59,6 +59,8 @@ _FN = r"(?:^|::)"
 _NEVER_COMMUNICATE = (
     # Inductor lists the operators around a kernel in its name: triton_red_fused_all_reduce_add_0 only computes.
     Family(pattern=r"^triton_", op_class=COMPUTE),
+    # Operations of a plan in the records of `underlap run`: underlap::forward/experts.dispatch.local only computes.
+    Family(pattern=r"^underlap::", op_class=COMPUTE),
     Family(pattern=r"^(?:at|at_cuda_detail|c10|caffe2|cub|thrust|hipcub|rocprim|rocblas\w*)::", op_class=COMPUTE),
     Family(pattern=r"^(?:cutlass|cudnn|cublas|cask)\w*::", op_class=COMPUTE),
     Family(pattern=r"^(?:Cijk_|nvjet_|(?:ampere|volta|turing|maxwell|hopper|sm[0-9]{2,3})_)", op_class=COMPUTE),

@@ -13,7 +13,7 @@ WIDTH = 100
 def print_trial(trial: Trial, file: IO[str]) -> None:
     """Write it; the Reports are the business of `print_report`."""
     lines = [
-        f"MEASURED {clean(trial.model)} on {trial.ranks} ranks over gloo: {clean(trial.layout) or 'one rank'}",
+        f"MEASURED {clean(trial.model)} on {trial.ranks} ranks over {trial.library}: {clean(trial.layout) or 'one rank'}",
         f"workload {clean(trial.workload)}",
     ]
     if trial.fabric is not None or trial.priority != "default":

@@ -5,6 +5,8 @@ all-to-all and a sum in order of ranks behind the wait, which sends what a reduc
 defines them, from the tensors that are handed over. What is sent without being an operation of the plan is counted apart.
 """
 
+# long because: each kind of collective is one function here, read beside the packing and the pieces that they share.
+
 from __future__ import annotations
 
 import dataclasses
@@ -12,16 +14,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from underlap.cost.work import Transfer
 from underlap.errors import PlanError
-from underlap.run.groups import Groups
+from underlap.run.groups import GroupOf, Groups
 from underlap.run.machine import Closure, Rank, Site
 from underlap.run.program import Instruction, Operand
+
+
+class GroupsOf(Protocol):
+    """Process groups by the names that the plan has for them."""
+
+    of: GroupOf
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,7 +75,7 @@ class Flight:
 class Wire:
     """Binds issues and waits, and keeps what is under way."""
 
-    def __init__(self, rank: Rank, groups: Groups) -> None:
+    def __init__(self, rank: Rank, groups: GroupsOf) -> None:
         self.rank, self.groups = rank, groups
         self.flights: dict[int, Flight] = {}
         self.by_row: dict[int, Flight] = {}
@@ -129,7 +137,9 @@ class Wire:
         targets = [site.write(at) for at in range(len(instruction.writes))]
         if len(targets) == 1 and targets[0].is_contiguous():
             only = targets[0]
-            return lambda: Flight(_now(), [dist.all_reduce(only, kind, group=group, async_op=True)], _size(only), None)
+            return lambda: Flight(
+                self._begun(instruction), [dist.all_reduce(only, kind, group=group, async_op=True)], _size(only), None
+            )
         sizes = [target.numel() for target in targets]
 
         def start() -> Flight:
@@ -139,7 +149,8 @@ class Wire:
                 for target, part in zip(targets, packed.split(sizes), strict=True):
                     target.copy_(part.view(target.shape))
 
-            return Flight(_now(), [dist.all_reduce(packed, kind, group=group, async_op=True)], _size(packed), unpack)
+            begun = self._begun(instruction)
+            return Flight(begun, [dist.all_reduce(packed, kind, group=group, async_op=True)], _size(packed), unpack)
 
         return start
 
@@ -161,7 +172,7 @@ class Wire:
         def start() -> Flight:
             packed = torch.cat([part(source, length) for source, length in zip(sources, lengths, strict=True)])
             whole = packed.new_empty(size, packed.numel())
-            begun = _now()
+            begun = self._begun(site.instruction)
             work = dist.all_gather_single(whole.view(-1), packed, group=group, async_op=True)
 
             def unpack() -> None:
@@ -183,7 +194,7 @@ class Wire:
             parts = [_padded(s.reshape(-1), size * n).view(size, n) for s, n in zip(sources, lengths, strict=True)]
             packed = torch.cat(parts, dim=1)
             result = packed.new_empty(packed.shape[1])
-            begun = _now()
+            begun = self._begun(site.instruction)
             work, add_up = _reduce_scatter(result, packed, group)
 
             def unpack() -> None:
@@ -202,7 +213,7 @@ class Wire:
 
         def start() -> Flight:
             whole = source.new_empty(size, *source.shape)
-            begun = _now()
+            begun = self._begun(site.instruction)
             work = dist.all_gather_single(whole.view(-1, *source.shape[1:]), source.contiguous(), group=group, async_op=True)
             return Flight(begun, [work], _size(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
 
@@ -216,7 +227,7 @@ class Wire:
         def start() -> Flight:
             # (pieces, ranks, rows, ...) -> (ranks, pieces, rows, ...)
             parts = source.reshape(pieces, size, -1, *source.shape[1:]).transpose(0, 1).contiguous()
-            begun = _now()
+            begun = self._begun(site.instruction)
             work, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), group)
             return Flight(begun, [work], _size(source), add_up)
 
@@ -243,7 +254,7 @@ class Wire:
                 # (sequences, ranks, positions, width) -> (ranks, sequences, positions, width)
                 sent = source.reshape(sequences, size, rows // sequences, -1).transpose(0, 1).contiguous()
             got = torch.empty_like(sent)
-            begun = _now()
+            begun = self._begun(site.instruction)
             work = dist.all_to_all_single(got.view(size, -1), sent.view(size, -1), group=group, async_op=True)
 
             def unpack() -> None:
@@ -278,7 +289,7 @@ class Wire:
             sent = rank.memory.view(source).contiguous()
             there, here = (mine, theirs) if outward else (theirs, mine)
             got = sent.new_empty((sum(here), *sent.shape[1:]))
-            begun = _now()
+            begun = self._begun(site.instruction)
             work = dist.all_to_all_single(got, sent, here, there, group=group, async_op=True)
             return Flight(begun, [work], _size(sent), lambda: put(got))
 
@@ -298,12 +309,10 @@ class Wire:
         return arrived
 
     def _message(self, site: Site, group: Any) -> Callable[[], Flight]:
-        """To another stage or from it, or both around a ring. What comes is expected before something is sent: on one pair of
-        sockets a notice to send would wait behind the payload."""
+        """To another stage or from it, or both around a ring."""
         instruction = site.instruction
         source = site.read(0) if instruction.reads else None
         result = site.write(0) if instruction.writes else None
-        tag = instruction.tag
         finish: Closure | None = None
         assert isinstance(instruction.work, Transfer)
         if instruction.work.gathered > 1:
@@ -314,15 +323,28 @@ class Wire:
                 finish = self._gathered(whole, result)
 
         def start() -> Flight:
-            begun, works, size = _now(), [], 0
-            if result is not None:
-                works.append(dist.irecv(result, src=instruction.receive_from, group=group, tag=tag))
-            if source is not None:
-                works.append(dist.isend(source, dst=instruction.send_to, group=group, tag=tag))
-                size = _size(source)
-            return Flight(begun, works, size, finish)
+            begun = self._begun(instruction)
+            works = self._exchange(instruction, source, result, group)
+            return Flight(begun, works, 0 if source is None else _size(source), finish)
 
         return start
+
+    def _exchange(
+        self, instruction: Instruction, source: torch.Tensor | None, result: torch.Tensor | None, group: Any
+    ) -> list[Any]:
+        """Begin to receive, and to send. What comes is expected first: on one pair of sockets a notice to send would wait
+        behind the payload."""
+        works = []
+        if result is not None:
+            works.append(dist.irecv(result, src=instruction.receive_from, group=group, tag=instruction.tag))
+        if source is not None:
+            works.append(dist.isend(source, dst=instruction.send_to, group=group, tag=instruction.tag))
+        return works
+
+    def _begun(self, instruction: Instruction) -> int:
+        """Called right before the library is: the moment, on the host's clock."""
+        del instruction
+        return _now()
 
     def _part(self, tensor: torch.Tensor) -> torch.Tensor:
         """This tp rank's share of the rows of something that all of tp hold."""

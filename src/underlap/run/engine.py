@@ -8,16 +8,18 @@ from collections import defaultdict
 
 import torch
 
+from underlap.errors import OptionError
 from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import OpKind, Plan
-from underlap.run.communication import Wire
-from underlap.run.groups import Groups
+from underlap.run.backend import Backend, of_device
+from underlap.run.lanes import StreamLanes
 from underlap.run.machine import Closure, Constants, Memory, Rank
 from underlap.run.operations import bound
 from underlap.run.operations.optimizer import master_of
 from underlap.run.program import Program, compiled
-from underlap.run.recording import Record
+from underlap.run.streams import against_capture
+from underlap.run.times import Record
 from underlap.run.weights import Division, Parameters
 from underlap.workload import Decode, Train, Workload, micro_batch_size, micro_batches, sequences, tokens
 
@@ -32,18 +34,23 @@ class Engine:
         rank: int,
         device: torch.device,
         timeout_s: float,
+        backend: Backend | None = None,
     ) -> None:
+        backend = backend or of_device(device)
         self.program: Program = compiled(plan, job.layout, rank)
         self.job = job
-        self.groups = Groups(self.program, timeout_s)
+        self.lanes = backend.lanes(self.program)
+        self.groups = backend.groups(self.program, timeout_s)
         self.memory = Memory(self.program, device)
         self.rank = _rank(self.program, self.memory, job)
-        self.wire = Wire(self.rank, self.groups)
+        self.wire = backend.wire(self.rank, self.groups, self.lanes)
         self._load()
         self._fill()
         self.failed: Record | None = None
         self.failed_at = ""
-        self.closures = [self._bind(at) for at in range(len(self.program.instructions))]
+        self.closures = [self.lanes.bound(at, self._bind(at)) for at in range(len(self.program.instructions))]
+        self.captured: int | None = None
+        """Tokens in the cache for which a graph was made."""
 
     def _bind(self, at: int) -> Closure:
         instruction = self.program.instructions[at]
@@ -54,7 +61,8 @@ class Engine:
         return bound(self.rank, instruction)
 
     def close(self) -> None:
-        """Give the process groups back."""
+        """Give graphs and process groups back."""
+        self.lanes.release()
         self.groups.close()
 
     # ---- what is there before a step
@@ -103,34 +111,78 @@ class Engine:
 
     def step(self) -> None:
         """Run the program once, recording nothing."""
-        self.rank.step += 1
-        self.wire.watched = False
+        self._begin()
+        if self.captured is None:
+            self.wire.watched = self.lanes.watched = False
         with torch.inference_mode():
-            for closure in self.closures:
-                closure()
+            self.lanes.step(self._all)
+
+    def _begin(self) -> None:
+        self.rank.step += 1
+        self.rank.advance()
+        if self.captured is not None and self.captured != self.rank.length:
+            self.capture()  # another length of cache has other sizes
+
+    def _all(self) -> None:
+        for closure in self.closures:
+            closure()
+
+    def capture(self) -> None:
+        """Make a graph of the step, which is launched from now on. A step has run before, so that all is connected and made.
+
+        Raises OptionError with the reason where there is no stream, or the program has no fixed sizes.
+        """
+        reason = against_capture(self.program)
+        if reason is None and not isinstance(self.lanes, StreamLanes):
+            reason = "a graph needs a GPU: leave --graph out"
+        if reason is not None:
+            raise OptionError(f"graph: {reason}")
+        assert isinstance(self.lanes, StreamLanes)
+        self.wire.watched = True
+        self.wire.by_row = {}
+        self.captured = self.rank.length
+        with torch.inference_mode():
+            self.lanes.capture(lambda: self._noted(*self._stamps()))
+
+    def _stamps(self) -> tuple[list[int], list[int]]:
+        return [0] * len(self.closures), [0] * len(self.closures)
+
+    def _noted(self, begin: list[int], end: list[int]) -> None:
+        """Carry out all, noting on the host's clock when each was called and came back."""
+        clock = time.monotonic_ns
+        for at, closure in enumerate(self.closures):
+            begin[at] = clock()
+            closure()
+            end[at] = clock()
 
     def recorded_step(self) -> Record:
         """Run it once, and note when each instruction began and ended and each collective was done."""
-        self.rank.step += 1
-        self.wire.watched = True
-        self.wire.by_row = {}
-        self.wire.control.clear()
-        begin, end = [0] * len(self.closures), [0] * len(self.closures)
-        clock = time.monotonic_ns
-        started = clock()
+        self._begin()
+        begin, end = self._stamps()
+        if self.captured is None:
+            self.wire.watched = self.lanes.watched = True
+            self.wire.by_row = {}
+            self.wire.control.clear()
+        started = time.monotonic_ns()
         try:
             with torch.inference_mode():
-                for at, closure in enumerate(self.closures):
-                    begin[at] = clock()
-                    closure()
-                    end[at] = clock()
+                self.lanes.step(lambda: self._noted(begin, end))
         except RuntimeError:
             # What was recorded so far is kept; the step ends where it failed.
-            self.failed = Record(begin, end, self._flights(), started, clock())
-            self.failed_at = self.program.instructions[at].key
+            self.failed = Record(begin, end, self._flights(), started, time.monotonic_ns())
+            self.failed_at = self.program.instructions[max(0, sum(map(bool, begin)) - 1)].key
             raise
-        ended = clock()
-        return Record(begin, end, self._flights(), started, ended)
+        return self._recorded(begin, end, started, time.monotonic_ns())
+
+    def _recorded(self, begin: list[int], end: list[int], started: int, ended: int) -> Record:
+        times = self.lanes.times()
+        if times is None:
+            return Record(begin, end, self._flights(), started, ended)
+        if times.graph:
+            # One launch issued all: its call lasted from the begin of the step to its return.
+            begin, end = [times.launched_ns[0]] * len(begin), [times.launched_ns[1]] * len(end)
+        begun = times.reference_ns  # before it the host waited for the device, and set the clocks against each other
+        return Record(begin, end, self._flights(), begun, max(times.end_ns, default=ended), times)
 
     def _flights(self) -> dict[int, tuple[int, int, int]]:
         return {row: (flight.begun_ns, flight.done_ns, flight.payload_bytes) for row, flight in self.wire.by_row.items()}
@@ -191,6 +243,7 @@ def _rank(program: Program, memory: Memory, job: Inputs) -> Rank:
         positions=positions_of(job.workload, layout, at["cp"]).to(memory.device),
         tokens_per_step=tokens(job.workload),
         vocab_begin=at["tp"] * (job.model.vocab // layout.tp),
+        lacking=torch.ones(2, dtype=torch.float64, device=memory.device),
         length=job.workload.context if isinstance(job.workload, Decode) else 0,
         data_index=at["dp"] * layout.fsdp + at["fsdp"],
         tp_index=at["tp"],

@@ -14,6 +14,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -247,6 +248,27 @@ def place_in_job(environment: dict[str, str]) -> tuple[int, int] | None:
     if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
         return int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
     return None
+
+
+def local_rank(environment: dict[str, str], rank: int) -> int:
+    """A rank's number on its machine, which is that of its GPU: what torchrun or srun says, else ranks are all on this one."""
+    if place_in_job(environment) is None:
+        return rank
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        if name in environment:
+            return int(environment[name])
+    return rank
+
+
+def local_ranks(environment: dict[str, str], world: int) -> int:
+    """How many ranks this machine has: what torchrun or srun says, else all of them."""
+    if place_in_job(environment) is None:
+        return world
+    if "LOCAL_WORLD_SIZE" in environment:
+        return int(environment["LOCAL_WORLD_SIZE"])
+    # 4(x2),3: the first machines have the most.
+    found = re.match(r"(\d+)", environment.get("SLURM_TASKS_PER_NODE", ""))
+    return int(found[1]) if found else world
 
 
 @contextlib.contextmanager

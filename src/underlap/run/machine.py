@@ -92,12 +92,19 @@ class Rank:
     """Tells the other ranks of ep how many rows they will get."""
     step: int = 0
     """Optimizer steps begun."""
+    lacking: torch.Tensor
+    """1 - beta^step for each of Adam's two betas, fp64, shape (2,): what a running mean that began at 0 lacks. On the device, so
+    that a graph of a step reads it anew each time."""
     length: int = 0
     """Decode: tokens in the cache before this step."""
     losses: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
     """By micro-batch: the sum of its tokens' losses over `tokens_per_step`."""
     routes: dict[tuple[int, int, int, int], Route] = dataclasses.field(default_factory=dict)
     """By micro-batch, layer and part: where the tokens went."""
+
+    def advance(self) -> None:
+        """What changes from step to step, for the step that begins."""
+        self.lacking.copy_(torch.tensor([1 - beta**self.step for beta in self.constants.betas], dtype=torch.float64))
 
 
 @dataclasses.dataclass(slots=True)

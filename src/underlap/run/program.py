@@ -20,7 +20,7 @@ from underlap.cost.work import Transfer, Work
 from underlap.errors import PlanError
 from underlap.expansion import Expansion, expand
 from underlap.layout import Layout
-from underlap.plan import Buffer, OpKind, Plan, Role, Scope, text
+from underlap.plan import COMPUTE_LANE, Buffer, OpKind, Plan, Role, Scope, text
 
 ADDED_UP = ("gradient.", "gradient_shard.", "grad.qkv", "grad.keys")
 """Buffers that several operations of a step add to: the first one to write overwrites what was there."""
@@ -70,6 +70,10 @@ class Instruction:
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]
     group: str | None
+    lane: str = COMPUTE_LANE
+    """Where it is issued."""
+    channel: str | None = None
+    """Of an issue: the lane that it runs on."""
     issue: int = -1
     """Of a wait: the row of its issue."""
     send_to: int | None = None
@@ -178,6 +182,8 @@ def _instruction(expansion: Expansion, row: int, cells: _Cells, messages: _Messa
         reads=tuple(reads),
         writes=tuple(writes),
         group=names[rows.group[row]] if rows.group[row] >= 0 else None,
+        lane=names[rows.lane[row]],
+        channel=names[rows.channel[row]] if rows.channel[row] >= 0 and kind == OpKind.ISSUE else None,
         issue=int(rows.other[row]) if kind == OpKind.WAIT else -1,
     )
     if kind == OpKind.ISSUE and isinstance(work, Transfer) and work.collective == "send":

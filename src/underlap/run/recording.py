@@ -7,14 +7,15 @@ operation. gloo carries out the collectives of a group on two threads, in order;
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from underlap.cost.work import Transfer
 from underlap.plan import OpKind
+from underlap.run import device_recording
 from underlap.run.program import Instruction, Program
+from underlap.run.times import Record
 
 WORKERS = 2
 """Threads that gloo has for the collectives of a group (ProcessGroupGloo::Options::threads)."""
@@ -30,25 +31,13 @@ _CALLS = {
 _MAIN = 1
 
 
-@dataclasses.dataclass(slots=True)
-class Record:
-    """When each instruction of one step ran on this rank, on one clock for all ranks of a machine."""
-
-    begin_ns: list[int]
-    end_ns: list[int]
-    flights: dict[int, tuple[int, int, int]]
-    """Of each issue's row: (begun, done, payload bytes); done is 0 where the library did not say."""
-    started_ns: int
-    ended_ns: int
-
-    @property
-    def duration_ns(self) -> int:
-        """Of the step."""
-        return self.ended_ns - self.started_ns
-
-
 def host_share(program: Program, record: Record) -> float:
-    """Share of the step that the host spent on anything but computing and waiting: issuing, and going from one to the next."""
+    """Share of the step that the host spent on anything but computing and waiting: issuing, and going from one to the next.
+
+    On a device: the share of the step in which its compute lane had nothing to do because the host had not issued it yet.
+    """
+    if record.device is not None:
+        return device_recording.late_share(program, record)
     busy = sum(
         record.end_ns[at] - record.begin_ns[at]
         for at, instruction in enumerate(program.instructions)
@@ -57,17 +46,21 @@ def host_share(program: Program, record: Record) -> float:
     return 1 - busy / record.duration_ns if record.duration_ns else 0.0
 
 
-def document(program: Program, records: Sequence[Record], dtype: str) -> dict[str, Any]:
-    """The trace of some steps of a rank. `dtype` is that of activations, for sizes in elements."""
+def document(program: Program, records: Sequence[Record], dtype: str, device: int = 0) -> dict[str, Any]:
+    """The trace of some steps of a rank. `dtype` is that of activations, for sizes in elements; `device` the GPU's number."""
+    on_device = any(record.device is not None for record in records)
     events: list[dict[str, Any]] = [_thread(program, _MAIN, "python")]
     threads = _Threads(program, events)
     for number, record in enumerate(records):
         events.append(_event(program, f"ProfilerStep#{number}", "user_annotation", record.started_ns, record.ended_ns))
-        events += _of_step(program, record, threads)
+        if record.device is None:
+            events += _of_step(program, record, threads)
+        else:
+            events += device_recording.rows(program, record, number, device, _described)
     return {
         "schemaVersion": 1,
         "distributedInfo": {
-            "backend": "gloo",
+            "backend": "nccl" if on_device else "gloo",
             "rank": program.rank,
             "world_size": program.world,
             "pg_config": [

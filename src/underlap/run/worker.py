@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import sys
 import time
@@ -17,13 +18,16 @@ import torch.distributed as dist
 from underlap.layout import Layout, layout_text
 from underlap.model import Model
 from underlap.plan import Plan
+from underlap.run.backend import place
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, trains
+from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
 from underlap.run.priority import Priority, scheduled
-from underlap.run.recording import Record, document, encoded, host_share, keys
+from underlap.run.recording import document, encoded, host_share, keys
 from underlap.run.session import Session
+from underlap.run.times import Record
 from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Workload, workload_text
 
@@ -52,6 +56,10 @@ class Job:
     checkpoint: Path | None = None
     seed: int = 0
     profile: bool = False
+    device: str = "cpu"
+    """cpu or cuda."""
+    graph: bool = False
+    """Steps are launched as one graph each."""
     quiet: bool = False
     interface: str | None = None
     """Whose bytes are counted around each measured step; None: no bytes are, as others use the interface too."""
@@ -60,7 +68,16 @@ class Job:
     @property
     def text(self) -> str:
         """What has to be equal on all ranks, beside the plans."""
-        said = (self.model, layout_text(self.layout), workload_text(self.workload), self.seed, self.repetitions, self.profile)
+        said = (
+            self.model,
+            layout_text(self.layout),
+            workload_text(self.workload),
+            self.seed,
+            self.repetitions,
+            self.profile,
+            self.device,
+            self.graph,
+        )
         named = self.checkpoint.name if self.checkpoint else None
         return repr((*said, named, [name for name, _ in self.plans], torch.__version__))
 
@@ -109,7 +126,7 @@ def work(session: Session, job: Job) -> None:
     for name, plan in job.plans:
         session.agree(f"plans ({name})", digest(plan))
     with session.connected():
-        device = torch.device("cpu")
+        device = place(job.device, local_rank(dict(os.environ), session.rank))
         session.doing = "loading weights"
         engines = {name: Engine(plan, inputs, session.rank, device, session.timeout_s) for name, plan in job.plans}
         told = _Progress(session.rank, job)
@@ -118,6 +135,8 @@ def work(session: Session, job: Job) -> None:
         try:
             with scheduled(job.priority):
                 firsts = _warmed(session, engines, meter, told)
+                if job.graph:
+                    _captured(session, engines, meter)
                 session.doing = "counting the bytes of a barrier"
                 meter.learn_idle()
                 _measured(session, job, engines, records, meter, told)
@@ -125,6 +144,8 @@ def work(session: Session, job: Job) -> None:
             _keep(job, engines, records)
             raise
         _finish(session, job, engines, records, firsts, meter)
+        for engine in engines.values():
+            engine.lanes.release()
 
 
 def _parameters(job: Job) -> tuple[Parameters, Constants]:
@@ -144,6 +165,14 @@ def _warmed(session: Session, engines: dict[str, Engine], meter: Meter, told: _P
                 firsts[name] = _First.of(engine)
             told(f"{name}: warm-up {number + 1} of {WARM_UP}")
     return firsts
+
+
+def _captured(session: Session, engines: dict[str, Engine], meter: Meter) -> None:
+    for name, engine in engines.items():
+        session.doing = f"capturing a graph of {name}"
+        dist.barrier()
+        engine.capture()
+        _step(session, engine, f"first launch of the graph of {name}", meter)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +266,7 @@ def _finish(
                 host_issue_share=statistics.mean(shares),
                 counted=[(*key, size) for key, size in counted.items()],
                 control=[(*key, size) for key, size in control.items()],
-                unmatched_keys=sum(session.gathered(_unmatched(engine, trace, len(shown)))),
+                unmatched_keys=sum(session.gathered(unmatched(engine, trace, len(shown)))),
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
                 median=middle,
                 sent=[sent - idle[0] for sent, _ in passed],
@@ -259,7 +288,7 @@ def _finish(
     session.gathered(None)
 
 
-def _unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
+def unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
     """Structural keys of planned issues and computations without a recorded event, and the other way round."""
     kinds = {0: ("compute",), 1: ("compute",), 2: ("issue", "transfer"), 3: ("wait",)}
     planned = [(what, one.key) for one in engine.program.instructions for what in kinds[int(one.kind)]] * steps
@@ -275,7 +304,7 @@ def _unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
 def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str, Any]:
     folder = job.folder / name
     folder.mkdir(parents=True, exist_ok=True)
-    trace = document(engine.program, shown, job.workload.precision)
+    trace = document(engine.program, shown, job.workload.precision, engine.memory.device.index or 0)
     path = folder / f"rank{engine.program.rank}.json"
     # A rank that is killed here must not leave half a trace.
     half = path.with_suffix(".part")
@@ -299,7 +328,10 @@ def _profile(session: Session, job: Job, engines: dict[str, Engine]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         session.doing = f"profiling {name}"
         dist.barrier()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if engine.memory.device.type == "cuda":
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             # No barrier in between: it would be communication that the records do not have.
             shown = []
             for number in range(PROFILED):

@@ -26,7 +26,7 @@ def _member(site: Site, name: str) -> Closure:
     gradient = view(reads.get(f"gradient_shard.{name}") or reads[f"gradient.{name}"])
     state = view(reads[f"state.{name}"])
     weight = view(writes.get(f"shard.{name}") or writes[f"weight.{name}"])
-    rank, constants = site.rank, site.rank.constants
+    lacking, constants = site.rank.lacking, site.rank.constants
     # Of a whole weight whose states are sharded, this rank's part; the others are gathered next.
     flat = weight.view(-1)
     begin = 0
@@ -40,8 +40,8 @@ def _member(site: Site, name: str) -> Closure:
         given = gradient.reshape(-1).float()
         mean.mul_(beta).add_(given, alpha=1 - beta)
         square.mul_(gamma).addcmul_(given, given, value=1 - gamma)
-        size = constants.learning_rate / (1 - beta**rank.step)
-        master.addcdiv_(mean, (square / (1 - gamma**rank.step)).sqrt_().add_(constants.optimizer_epsilon), value=-size)
+        spread = (square / lacking[1]).sqrt_().add_(constants.optimizer_epsilon)
+        master.addcdiv_(mean / lacking[0], spread, value=-constants.learning_rate)
         target.copy_(master[: target.shape[0]])
 
     return run
