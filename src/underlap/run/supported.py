@@ -27,7 +27,6 @@ def _model(model: Model) -> list[str]:
         (model.latent is not None, "latent attention cannot be run yet: choose a model with MHA or GQA"),
         (model.norm != "rms", "layer norms with a bias cannot be run yet: choose a model with RMS norms"),
         (model.positions != "rope", "learned positions cannot be run yet: choose a model with rotary ones"),
-        (model.qk_norm, "norms of queries and keys cannot be run yet, as the plan has none: choose a model without qk_norm"),
         (model.qkv_bias or model.linear_bias, "biases cannot be run yet: choose a model without"),
         (model.tied_embeddings, "a head tied to the embedding cannot be run yet: their gradients would have to be added up"),
     ]

@@ -77,6 +77,8 @@ class Division:
         if name == "router.logits":
             assert model.experts is not None
             return self._whole(name, layer, (hidden, model.experts.count))
+        if name in ("attention.query_norm", "attention.key_norm"):
+            return self._whole(name, layer, (model.head_dim,))
         assert name.endswith(".norm"), f"{name} is no weight of a plan"
         return self._whole(name, layer, (hidden,))
 

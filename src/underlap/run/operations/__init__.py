@@ -18,6 +18,7 @@ _BOUND: dict[str, tuple[Binder | None, Binder | None]] = {
     "attention.norm": (norm.forward, norm.backward),
     "mlp.norm": (norm.forward, norm.backward),
     "head.norm": (norm.forward, norm.backward),
+    "attention.qk_norm": (norm.of_heads, norm.of_heads_backward),
     "attention.rotary": (attention.rotary, attention.rotary_backward),
     "attention.core": (attention.core, attention.core_backward),
     "attention.append": (attention.append, None),
