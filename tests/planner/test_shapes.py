@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from tests.schedule.scenarios import DENSE, mixture
 from underlap.cost.work import Attention, Gemm, Stream, Transfer
 from underlap.expansion import expand
 from underlap.layout import Layout
+from underlap.meetings import validate
 from underlap.model import LatentAttention, Model
 from underlap.plan import OpKind, Plan, Scope
 from underlap.planner import plan
@@ -239,3 +241,40 @@ def test_the_weights_of_a_plan_on_one_rank_are_the_parameters_of_the_model() -> 
         if name.startswith("weight.")
     )
     assert total == NORMED.parameters
+
+
+# A head that is the embedding: 256 tokens of 64 elements.
+
+TIED = msgspec.structs.replace(NORMED, name="tied", qk_norm=False, tied_embeddings=True)
+TIED_DEEP = msgspec.structs.replace(TIED, layers=4)
+
+
+def test_a_tied_head_on_the_rank_of_the_embedding_has_no_weight_of_its_own() -> None:
+    made = planned(TIED, Layout())
+    assert not {name for name in made.buffers if name.endswith(("head.logits", "head.tokens"))}
+    (logits,) = [o for o in made.blocks["head.forward"].operations if o.role == "head.logits"]
+    assert "weight.embedding.tokens" in {access.buffer for access in logits.reads}
+    written = [
+        o for name in ("head", "embedding") for o in made.blocks[f"{name}.backward"].operations if o.phase == "weight_grad"
+    ]
+    assert [[access.buffer for access in o.writes] for o in written] == [["gradient.embedding.tokens"]] * 2
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_the_first_and_the_last_stage_send_each_other_their_gradients_of_a_tied_table(zero: int) -> None:
+    made = planned(TIED, Layout(pp=2, dp=2, zero=zero))
+    validate(made)
+    # In fp32; with ZeRO-1 the half that each replica has the states of.
+    payload = 256 * 64 * 4 / (1 + zero)
+    for name, ways in (("embedding", ("", "other.embedding.tokens")), ("head", ("other.head.tokens", ""))):
+        block = made.blocks[f"{name}.tie.optimizer"]
+        assert moved(made, block.name) == dict.fromkeys(("tie.onward", "tie.back"), ("send", payload))
+        received = [o.writes[0].buffer if o.writes else "" for o in block.operations if o.kind == OpKind.ISSUE]
+        assert tuple(received) == ways
+
+
+def test_both_ends_of_a_v_lie_on_one_rank_which_shares_the_table() -> None:
+    made = planned(TIED_DEEP, Layout(pp=2, schedule="dualpipev"), micro_batches=4)
+    validate(made)
+    assert not [name for name in made.blocks if "tie" in name]
+    assert "weight.head.tokens" not in made.buffers

@@ -24,6 +24,7 @@ _DENSE = {
 }
 CONFIGS = {
     "llama": _DENSE,
+    "llama-tied": {**_DENSE, "tie_word_embeddings": True},
     "mixtral": {**_DENSE, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3": {**_DENSE, "model_type": "qwen3", "head_dim": 16},
     "qwen3_moe": {

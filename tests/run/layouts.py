@@ -49,6 +49,7 @@ class Cases:
 
 CHANGED: dict[str, dict[str, Any]] = {
     "normed-heads": {"qk_norm": True, "head_dim": 16},
+    "tied": {"tied_embeddings": True},
 }
 """Models that no preset is: what of tiny-dense is different."""
 

@@ -19,8 +19,9 @@ def full_shapes(model: Model) -> dict[tuple[str, int], tuple[int, ...]]:
     shapes: dict[tuple[str, int], tuple[int, ...]] = {
         ("embedding.tokens", -1): (model.vocab, hidden),
         ("head.norm", -1): (hidden,),
-        ("head.logits", -1): (hidden, model.vocab),
     }
+    if not model.tied_embeddings:
+        shapes["head.logits", -1] = (hidden, model.vocab)
     for layer, kind in enumerate(model.layer_kinds):
         own: dict[str, tuple[int, ...]] = {
             "attention.norm": (hidden,),
@@ -60,7 +61,8 @@ def logits(model: Model, full: Full, tokens: torch.Tensor, *, theta: float = 100
         x = x + _attention(model, weight, _norm(x, weight("attention.norm"), epsilon), theta, epsilon)
         normed = _norm(x, weight("mlp.norm"), epsilon)
         x = x + (_feed(weight, "mlp", normed) if kind == "dense" else _experts(model, weight, normed))
-    return _norm(x, full["head.norm", -1], epsilon) @ full["head.logits", -1]
+    table = full["embedding.tokens", -1].t() if model.tied_embeddings else full["head.logits", -1]
+    return _norm(x, full["head.norm", -1], epsilon) @ table
 
 
 def loss(model: Model, full: Full, batch: torch.Tensor) -> torch.Tensor:

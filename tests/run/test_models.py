@@ -24,7 +24,12 @@ def mixture(layout: str, workload: str = TRAIN, policy: str = "", layers: int = 
     return Case("tiny-qwen3-moe", layout, workload, policy, layers)
 
 
-OF_ONE = [normed(""), mixture(""), normed("", f"{TRAIN},recompute=full"), normed("", f"{TRAIN},recompute=selective")]
+def tied(layout: str, workload: str = TRAIN, policy: str = "", layers: int = 2) -> Case:
+    """A head that is the embedding, as small models of Llama 3.2, Qwen2 and Qwen3 have."""
+    return Case("tied", layout, workload, policy, layers)
+
+
+OF_ONE = [tied(""), normed(""), mixture(""), normed("", f"{TRAIN},recompute=full"), normed("", f"{TRAIN},recompute=selective")]
 OF_TWO = [
     normed("tp=2"),
     normed("tp=2,sp"),
@@ -40,6 +45,20 @@ OF_TWO = [
     normed("fsdp=2", policy="fsdp=prefetch:1"),
     normed("cp=2"),
     normed("cp=2:ulysses"),
+    tied("tp=2"),
+    tied("tp=2,sp"),
+    tied("pp=2"),
+    tied("pp=2,schedule=zb-h1"),
+    tied("pp=2,schedule=interleaved:2", layers=4),
+    tied("pp=2,schedule=dualpipev", "train,gbs=8,mbs=2,seq=16,precision=fp32", layers=4),
+    tied("pp=2", policy="pp=async_p2p"),
+    tied("dp=2"),
+    tied("dp=2", policy="dp=bucket:100kB"),
+    tied("dp=2,zero=1"),
+    tied("dp=2,zero=2"),
+    tied("fsdp=2"),
+    tied("fsdp=2", policy="fsdp=prefetch:1"),
+    tied("cp=2"),
     mixture("tp=2"),
     mixture("dp=2,ep=2"),
     mixture("fsdp=2,ep=2"),
@@ -51,6 +70,12 @@ OF_FOUR = [
     normed("tp=2,fsdp=2"),
     normed("tp=2,cp=2"),
     normed("tp=2,sp,cp=2:ulysses"),
+    tied("tp=2,pp=2"),
+    tied("pp=2,dp=2"),
+    tied("pp=2,dp=2", policy="dp=bucket:100kB"),
+    tied("pp=2,dp=2,zero=1"),
+    tied("pp=2,fsdp=2"),
+    tied("pp=4", layers=4),
     mixture("tp=2,dp=2,ep=2"),
     mixture("tp=2,pp=2"),
 ]

@@ -28,7 +28,6 @@ def _model(model: Model) -> list[str]:
         (model.norm != "rms", "layer norms with a bias cannot be run yet: choose a model with RMS norms"),
         (model.positions != "rope", "learned positions cannot be run yet: choose a model with rotary ones"),
         (model.qkv_bias or model.linear_bias, "biases cannot be run yet: choose a model without"),
-        (model.tied_embeddings, "a head tied to the embedding cannot be run yet: their gradients would have to be added up"),
     ]
     experts = model.experts
     limited = experts is not None and (experts.router_bias or (experts.groups or 1) > 1)

@@ -70,8 +70,9 @@ class Division:
             return torch.cat([self._columns(f"{owner}.{gate}", layer, (hidden, width)) for gate in self._gates], dim=1)
         if owner == "experts":
             return self._experts(part, layer)
-        if name == "embedding.tokens":
-            return self._rows(name, layer, (model.vocab, hidden))
+        if name in ("embedding.tokens", "head.tokens"):
+            # A tied head has a copy of its own where it is on another stage.
+            return self._rows("embedding.tokens", layer, (model.vocab, hidden))
         if name == "head.logits":
             return self._columns(name, layer, (hidden, model.vocab))
         if name == "router.logits":

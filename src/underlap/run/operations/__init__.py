@@ -43,6 +43,7 @@ _BOUND: dict[str, tuple[Binder | None, Binder | None]] = {
     "embedding.place": (norm.copy, None),
     "head.maximum": (ends.maximum, None),
     "head.loss": (ends.loss, ends.loss_backward),
+    "tie.add": (None, norm.add_up),
     "head.logits": (ends.logits, products.input_gradient),
     **dict.fromkeys(
         ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "shared.up", "shared.down"),
