@@ -29,6 +29,11 @@ def tied(layout: str, workload: str = TRAIN, policy: str = "", layers: int = 2) 
     return Case("tied", layout, workload, policy, layers)
 
 
+def shared(layout: str, workload: str = TRAIN, policy: str = "", layers: int = 2) -> Case:
+    """A dense layer, and one with routed and shared experts."""
+    return Case("tiny-moe", layout, workload, policy, layers)
+
+
 OF_ONE = [tied(""), normed(""), mixture(""), normed("", f"{TRAIN},recompute=full"), normed("", f"{TRAIN},recompute=selective")]
 OF_TWO = [
     normed("tp=2"),
@@ -60,6 +65,15 @@ OF_TWO = [
     tied("fsdp=2", policy="fsdp=prefetch:1"),
     tied("cp=2"),
     mixture("tp=2"),
+    mixture("tp=2,sp"),
+    mixture("tp=2,sp", f"{TRAIN},recompute=full"),
+    mixture("tp=2,ep=2,etp=1"),
+    mixture("tp=2,sp,ep=2,etp=1"),
+    shared("tp=2,sp"),
+    shared("tp=2,sp", policy="tp=split_batch"),
+    shared("tp=2,ep=2,etp=1"),
+    shared("tp=2,ep=2,etp=1", policy="ep=split_batch"),
+    shared("tp=2,sp,ep=2,etp=1", policy="ep=shared_expert"),
     mixture("dp=2,ep=2"),
     mixture("fsdp=2,ep=2"),
     mixture("dp=2,ep=2", f"{TRAIN},recompute=full"),
@@ -77,6 +91,13 @@ OF_FOUR = [
     tied("pp=2,fsdp=2"),
     tied("pp=4", layers=4),
     mixture("tp=2,dp=2,ep=2"),
+    shared("tp=2,sp,dp=2,ep=2"),
+    shared("tp=2,sp,dp=2,ep=2", policy="ep=split_batch"),
+    shared("tp=2,dp=2,ep=2,etp=1"),
+    shared("tp=2,sp,dp=2,ep=4,etp=1"),
+    mixture("tp=2,sp,fsdp=2,ep=2"),
+    mixture("tp=2,sp,pp=2"),
+    mixture("tp=2,sp,cp=2,ep=2"),
     mixture("tp=2,pp=2"),
 ]
 ALL = OF_ONE + OF_TWO + OF_FOUR

@@ -7,10 +7,8 @@ defines them, from the tensors that are handed over.
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +17,10 @@ import torch.distributed as dist
 
 from underlap.cost.work import Transfer
 from underlap.errors import PlanError
+from underlap.run.flight import Flight, now_ns, size_of
 from underlap.run.machine import Closure, Rank, Site
 from underlap.run.program import Instruction, Operand, Program
+from underlap.run.routed import COUNTS, Routed
 
 GroupOf = dict[str, Any]
 
@@ -28,14 +28,12 @@ GroupOf = dict[str, Any]
 class Groups:
     """A process group for each group of the plan, and one for the numbers of rows that ranks of ep tell each other."""
 
-    COUNTS = "ep counts"
-
     def __init__(self, program: Program, timeout_s: float) -> None:
         self.of: GroupOf = {}
         made: list[Any] = []
         tables = dict(program.tables)
         if "ep" in tables:
-            tables[self.COUNTS] = tables["ep"]
+            tables[COUNTS] = tables["ep"]
         # Every rank makes every group, in one order: that is how torch agrees on them.
         for name, table in tables.items():
             for ranks in table:
@@ -52,46 +50,6 @@ class Groups:
                 dist.destroy_process_group(group)
 
 
-@dataclasses.dataclass(slots=True)
-class Flight:
-    """A collective under way, or done."""
-
-    begun_ns: int
-    """Right before the library was called: a thread of it may begin at once, while the caller is held up for its core."""
-    works: list[Any]
-    payload_bytes: int
-    finish: Closure | None
-    done_ns: int = 0
-    """When the last of its works ended; 0 while it is under way."""
-
-    def wait(self) -> None:
-        """Return once all of it is done; what came is then where it belongs."""
-        for work in self.works:
-            work.result() if isinstance(work, Future) else work.wait()
-        # The note may come later than this, as it needs the interpreter; where it came before, it stands.
-        waited = _now()
-        self.done_ns = min(self.done_ns or waited, waited)
-        if self.finish is not None:
-            self.finish()
-
-    def watch(self, watchers: ThreadPoolExecutor) -> None:
-        """Note the moment at which it is done. Messages of gloo do not tell: a thread waits for each."""
-        left = len(self.works)
-
-        def done(_: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and not self.done_ns:
-                self.done_ns = _now()
-
-        for at, work in enumerate(self.works):
-            try:
-                work.get_future().add_done_callback(done)
-            except RuntimeError:
-                self.works[at] = watchers.submit(work.wait)
-                self.works[at].add_done_callback(done)
-
-
 class Wire:
     """Binds issues and waits, and keeps what is under way."""
 
@@ -102,8 +60,7 @@ class Wire:
         """All of this step, by the row of the issue."""
         self.watched = False
         self.watchers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="messages")
-        if Groups.COUNTS in groups.of:
-            rank.exchange_counts = self._exchange_counts
+        self.routed = Routed(rank, groups.of)
 
     def issue(self, instruction: Instruction) -> Closure:
         """The closure that starts a collective."""
@@ -136,6 +93,8 @@ class Wire:
         group = self.groups.of[str(instruction.group)]
         first = (*instruction.reads, *instruction.writes)[0].name
         weights = first.startswith(("weight.", "shard.", "gradient.", "gradient_shard."))
+        if instruction.group in ("ep", "etp") and collective != "all_reduce" and not weights:
+            return self.routed.bound(site, group, collective)
         match collective:
             case "all_reduce":
                 return self._all_reduce(site, group)
@@ -144,7 +103,7 @@ class Wire:
             case "reduce_scatter":
                 return self._scatter_gradients(site, group) if weights else self._scatter_rows(site, group)
             case "all_to_all":
-                return self._exchange_heads(site, group) if instruction.group == "cp" else self._exchange_rows(site, group)
+                return self._exchange_heads(site, group)
             case "send":
                 return self._message(site, group)
         raise PlanError(f"{instruction.key}: the engine has no {collective}: expected one that gloo has")
@@ -155,7 +114,7 @@ class Wire:
         targets = [site.write(at) for at in range(len(instruction.writes))]
         if len(targets) == 1 and targets[0].is_contiguous():
             only = targets[0]
-            return lambda: Flight(_now(), [dist.all_reduce(only, kind, group=group, async_op=True)], _size(only), None)
+            return lambda: Flight(now_ns(), [dist.all_reduce(only, kind, group=group, async_op=True)], size_of(only), None)
         sizes = [target.numel() for target in targets]
 
         def start() -> Flight:
@@ -165,7 +124,7 @@ class Wire:
                 for target, part in zip(targets, packed.split(sizes), strict=True):
                     target.copy_(part.view(target.shape))
 
-            return Flight(_now(), [dist.all_reduce(packed, kind, group=group, async_op=True)], _size(packed), unpack)
+            return Flight(now_ns(), [dist.all_reduce(packed, kind, group=group, async_op=True)], size_of(packed), unpack)
 
         return start
 
@@ -187,14 +146,14 @@ class Wire:
         def start() -> Flight:
             packed = torch.cat([part(source, length) for source, length in zip(sources, lengths, strict=True)])
             whole = packed.new_empty(size, packed.numel())
-            begun = _now()
+            begun = now_ns()
             work = dist.all_gather_single(whole.view(-1), packed, group=group, async_op=True)
 
             def unpack() -> None:
                 for target, piece in zip(targets, whole.split(lengths, dim=1), strict=True):
                     target.copy_(piece.reshape(-1)[: target.numel()].view(target.shape))
 
-            return Flight(begun, [work], _size(whole), unpack)
+            return Flight(begun, [work], size_of(whole), unpack)
 
         return start
 
@@ -209,7 +168,7 @@ class Wire:
             parts = [_padded(s.reshape(-1), size * n).view(size, n) for s, n in zip(sources, lengths, strict=True)]
             packed = torch.cat(parts, dim=1)
             result = packed.new_empty(packed.shape[1])
-            begun = _now()
+            begun = now_ns()
             work, add_up = _reduce_scatter(result, packed, group)
 
             def unpack() -> None:
@@ -217,7 +176,7 @@ class Wire:
                 for put, piece in zip(puts, result.split(lengths), strict=True):
                     put(piece)
 
-            return Flight(begun, [work], _size(packed), unpack)
+            return Flight(begun, [work], size_of(packed), unpack)
 
         return start
 
@@ -225,12 +184,15 @@ class Wire:
         """Tokens of the tp ranks -> all tokens, in order."""
         size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
         pieces = self._pieces(site.instruction.writes[0])
+        if site.instruction.reads[0].cell == site.instruction.writes[0].cell:
+            # Ranks have each made their part of the rows, in place and in order.
+            source, pieces = source.view(size, -1, *source.shape[1:])[dist.get_rank(group)], 1
 
         def start() -> Flight:
             whole = source.new_empty(size, *source.shape)
-            begun = _now()
+            begun = now_ns()
             work = dist.all_gather_single(whole.view(-1, *source.shape[1:]), source.contiguous(), group=group, async_op=True)
-            return Flight(begun, [work], _size(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
+            return Flight(begun, [work], size_of(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
 
         return start
 
@@ -242,9 +204,9 @@ class Wire:
         def start() -> Flight:
             # (pieces, ranks, rows, ...) -> (ranks, pieces, rows, ...)
             parts = source.reshape(pieces, size, -1, *source.shape[1:]).transpose(0, 1).contiguous()
-            begun = _now()
+            begun = now_ns()
             work, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), group)
-            return Flight(begun, [work], _size(source), add_up)
+            return Flight(begun, [work], size_of(source), add_up)
 
         return start
 
@@ -269,7 +231,7 @@ class Wire:
                 # (sequences, ranks, positions, width) -> (ranks, sequences, positions, width)
                 sent = source.reshape(sequences, size, rows // sequences, -1).transpose(0, 1).contiguous()
             got = torch.empty_like(sent)
-            begun = _now()
+            begun = now_ns()
             work = dist.all_to_all_single(got.view(size, -1), sent.view(size, -1), group=group, async_op=True)
 
             def unpack() -> None:
@@ -280,7 +242,7 @@ class Wire:
                 parts = got.view(size, rows, -1).split(narrow, dim=2)
                 result.copy_(torch.cat([part.transpose(0, 1).reshape(rows, -1) for part in parts], dim=1))
 
-            return Flight(begun, [work], _size(sent), unpack)
+            return Flight(begun, [work], size_of(sent), unpack)
 
         return start
 
@@ -288,39 +250,6 @@ class Wire:
         """How many sequences (or parts of one) so many token rows are."""
         positions = int(self.rank.positions.max() - self.rank.positions.min()) + 1
         return max(1, rows // positions)
-
-    def _exchange_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
-        """Dispatch and combine: rows to the ranks of their experts, and back; how many is known since the routing."""
-        instruction, rank = site.instruction, self.rank
-        key, (source,), (target,) = site.route_key, instruction.reads, instruction.writes
-        size = dist.get_world_size(group)
-        put = site.into(target)
-        outward = source.name in ("experts.sent", "grad.experts.returned")
-
-        def start() -> Flight:
-            route = rank.routes[key]
-            mine = route.sent.view(size, -1).sum(1).tolist()
-            theirs = [sum(rows) for rows in route.table()]
-            sent = rank.memory.view(source).contiguous()
-            there, here = (mine, theirs) if outward else (theirs, mine)
-            got = sent.new_empty((sum(here), *sent.shape[1:]))
-            begun = _now()
-            work = dist.all_to_all_single(got, sent, here, there, group=group, async_op=True)
-            return Flight(begun, [work], _size(sent), lambda: put(got))
-
-        return start
-
-    def _exchange_counts(self, sent: torch.Tensor, _key: str) -> Callable[[], torch.Tensor]:
-        """Begin to tell each rank how many rows its experts get. The result waits: shape (ranks, local experts)."""
-        group = self.groups.of[Groups.COUNTS]
-        got = torch.empty_like(sent)
-        work = dist.all_to_all_single(got, sent.contiguous(), group=group, async_op=True)
-
-        def arrived() -> torch.Tensor:
-            work.wait()
-            return got.view(dist.get_world_size(group), -1)
-
-        return arrived
 
     def _message(self, site: Site, group: Any) -> Callable[[], Flight]:
         """To another stage or from it, or both around a ring. What comes is expected before something is sent: on one pair of
@@ -339,12 +268,12 @@ class Wire:
                 finish = self._gathered(whole, result)
 
         def start() -> Flight:
-            begun, works, size = _now(), [], 0
+            begun, works, size = now_ns(), [], 0
             if result is not None:
                 works.append(dist.irecv(result, src=instruction.receive_from, group=group, tag=tag))
             if source is not None:
                 works.append(dist.isend(source, dst=instruction.send_to, group=group, tag=tag))
-                size = _size(source)
+                size = size_of(source)
             return Flight(begun, works, size, finish)
 
         return start
@@ -357,9 +286,6 @@ class Wire:
         """Put together behind the wait what each tp rank received."""
         tp = self.groups.of["tp"]
         return lambda: _drop(dist.all_gather_single(whole.view(-1), part, group=tp))
-
-
-_now = time.monotonic_ns
 
 
 def _sections(site: Site, width: int) -> list[int]:
@@ -389,10 +315,6 @@ def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tu
 
 def _padded(flat: torch.Tensor, length: int) -> torch.Tensor:
     return flat if flat.numel() == length else torch.cat((flat, flat.new_zeros(length - flat.numel())))
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _drop(_: object) -> None:
