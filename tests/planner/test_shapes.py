@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 import pytest
 
 from tests.schedule.scenarios import DENSE, mixture
-from underlap.cost.work import Attention, Gemm, Transfer
+from underlap.cost.work import Attention, Gemm, Stream, Transfer
 from underlap.expansion import expand
 from underlap.layout import Layout
+from underlap.meetings import validate
 from underlap.model import LatentAttention, Model
-from underlap.plan import OpKind, Plan
+from underlap.plan import OpKind, Plan, Scope
 from underlap.planner import plan
-from underlap.workload import Train
+from underlap.workload import Prefill, Train
 
 SEQUENCE = 64
 LATENT = Model(
@@ -175,3 +179,102 @@ def test_products_of_a_step_are_twice_the_multiplied_parameters_per_token_forwar
                     done[operation.phase] += role.multiplicity * operation.work.flops
     tokens = 4 * layout.dp * layout.fsdp * SEQUENCE
     assert done == dict.fromkeys(done, 2.0 * tokens * model.multiplied_parameters)
+
+
+# Queries and keys with norms of their own: two of four query heads and one of two key heads on each rank, 16 wide.
+
+NORMED = Model(
+    name="normed",
+    hidden=64,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    intermediate=128,
+    vocab=256,
+    qk_norm=True,
+    source="made for tests",
+)
+
+
+def test_norms_of_queries_and_keys_keep_what_they_were_and_stream_it_both_ways() -> None:
+    made = planned(NORMED, Layout(tp=2))
+    size = SEQUENCE * (2 + 1) * 16
+    assert made.buffers["attention.unnormed"].nbytes == size * 2
+    forward, backward = (
+        next(o for o in made.blocks[f"dense.{block}"].operations if o.role == "attention.qk_norm")
+        for block in ("forward", "backward")
+    )
+    assert forward.work == Stream(read_bytes=2 * size, write_bytes=2 * size, flops=4 * size)
+    assert backward.work == Stream(read_bytes=4 * size, write_bytes=2 * size, flops=8 * size)
+    assert {access.buffer for access in backward.writes} == {
+        "grad.qkv",
+        "gradient.attention.query_norm",
+        "gradient.attention.key_norm",
+    }
+
+
+def test_their_weights_are_whole_on_every_tensor_rank_and_their_gradients_are_added_up_there() -> None:
+    made = planned(NORMED, Layout(tp=2))
+    assert made.buffers["weight.attention.query_norm"].shape == made.buffers["weight.attention.key_norm"].shape == (16,)
+    assert moved(made, "dense.optimizer") == {"gradients.sum": ("all_reduce", 2 * 16 * 4)}
+    # Norms of the stream join them where ranks have other tokens.
+    assert moved(planned(NORMED, Layout(tp=2, sp=True)), "dense.optimizer") == {
+        "gradients.sum": ("all_reduce", (2 * 16 + 2 * 64) * 4)
+    }
+    assert moved(planned(NORMED, Layout(dp=2)), "dense.optimizer") == {}
+
+
+def test_a_prefill_norms_queries_and_keys_and_keeps_nothing_for_a_backward() -> None:
+    made = plan(NORMED, Layout(tp=2), Prefill(batch=1, seq=SEQUENCE), domain=8)
+    assert "attention.unnormed" not in made.buffers
+    (norm,) = [o for o in made.blocks["dense.forward"].operations if o.role == "attention.qk_norm"]
+    assert [access.buffer for access in norm.writes] == ["qkv"]
+
+
+def test_the_weights_of_a_plan_on_one_rank_are_the_parameters_of_the_model() -> None:
+    made = planned(NORMED, Layout())
+    layers = {True: NORMED.layers, False: 1}
+    total = sum(
+        math.prod(buffer.shape) * layers[bool(buffer.scope & Scope.LAYER)]
+        for name, buffer in made.buffers.items()
+        if name.startswith("weight.")
+    )
+    assert total == NORMED.parameters
+
+
+# A head that is the embedding: 256 tokens of 64 elements.
+
+TIED = msgspec.structs.replace(NORMED, name="tied", qk_norm=False, tied_embeddings=True)
+TIED_DEEP = msgspec.structs.replace(TIED, layers=4)
+
+
+def test_a_tied_head_on_the_rank_of_the_embedding_has_no_weight_of_its_own() -> None:
+    made = planned(TIED, Layout())
+    assert not {name for name in made.buffers if name.endswith(("head.logits", "head.tokens"))}
+    (logits,) = [o for o in made.blocks["head.forward"].operations if o.role == "head.logits"]
+    assert "weight.embedding.tokens" in {access.buffer for access in logits.reads}
+    written = [
+        o for name in ("head", "embedding") for o in made.blocks[f"{name}.backward"].operations if o.phase == "weight_grad"
+    ]
+    assert [[access.buffer for access in o.writes] for o in written] == [["gradient.embedding.tokens"]] * 2
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_the_first_and_the_last_stage_send_each_other_their_gradients_of_a_tied_table(zero: int) -> None:
+    made = planned(TIED, Layout(pp=2, dp=2, zero=zero))
+    validate(made)
+    # In fp32; with ZeRO-1 the half that each replica has the states of.
+    payload = 256 * 64 * 4 / (1 + zero)
+    for name, ways in (("embedding", ("", "other.embedding.tokens")), ("head", ("other.head.tokens", ""))):
+        block = made.blocks[f"{name}.tie.optimizer"]
+        assert moved(made, block.name) == dict.fromkeys(("tie.onward", "tie.back"), ("send", payload))
+        received = [o.writes[0].buffer if o.writes else "" for o in block.operations if o.kind == OpKind.ISSUE]
+        assert tuple(received) == ways
+
+
+def test_both_ends_of_a_v_lie_on_one_rank_which_shares_the_table() -> None:
+    made = planned(TIED_DEEP, Layout(pp=2, schedule="dualpipev"), micro_batches=4)
+    validate(made)
+    assert not [name for name in made.blocks if "tie" in name]
+    assert "weight.head.tokens" not in made.buffers

@@ -24,24 +24,38 @@ _DENSE = {
 }
 CONFIGS = {
     "llama": _DENSE,
+    "llama-tied": {**_DENSE, "tie_word_embeddings": True},
     "mixtral": {**_DENSE, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3": {**_DENSE, "model_type": "qwen3", "head_dim": 16},
+    "qwen3_moe": {
+        **_DENSE,
+        "model_type": "qwen3_moe",
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+    },
 }
 _NAMES = {
     "attention.norm": "input_layernorm",
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
     "attention.value": "self_attn.v_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
     "attention.output": "self_attn.o_proj",
     "mlp.norm": "post_attention_layernorm",
     "mlp.gate": "mlp.gate_proj",
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
-    "router.logits": "block_sparse_moe.gate",
     "embedding.tokens": "model.embed_tokens",
     "head.norm": "model.norm",
     "head.logits": "lm_head",
 }
-_EXPERT = {"gate": "w1", "up": "w3", "down": "w2"}
+_MIXTRAL = ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"})
+_QWEN = ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"})
+"""Where a family has its router and its experts, and what it calls the matrices of one."""
 
 
 def folder_of(folder: Path, family: str, *, shards: int = 2) -> reference.Full:
@@ -52,7 +66,7 @@ def folder_of(folder: Path, family: str, *, shards: int = 2) -> reference.Full:
     (folder / "config.json").write_text(json.dumps(CONFIGS[family]))
     model = inputs.model(str(folder))
     full = {key: Seeded(9).part(*key, shape, 0, 0, shape[0]) for key, shape in reference.full_shapes(model).items()}
-    stored = {_foreign(name, layer): _stored(name, tensor) for (name, layer), tensor in full.items()}
+    stored = {_foreign(name, layer, family): _stored(name, tensor) for (name, layer), tensor in full.items()}
     names = sorted(stored)
     index: dict[str, str] = {}
     for number in range(shards):
@@ -64,10 +78,13 @@ def folder_of(folder: Path, family: str, *, shards: int = 2) -> reference.Full:
     return full
 
 
-def _foreign(name: str, layer: int) -> str:
+def _foreign(name: str, layer: int, family: str) -> str:
+    owner, parts = _MIXTRAL if family == "mixtral" else _QWEN
+    if name == "router.logits":
+        return f"model.layers.{layer}.{owner}.gate.weight"
     if name.startswith("experts."):
         _, expert, part = name.split(".")
-        return f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{_EXPERT[part]}.weight"
+        return f"model.layers.{layer}.{owner}.experts.{expert}.{parts[part]}.weight"
     return f"model.layers.{layer}.{_NAMES[name]}.weight" if layer >= 0 else f"{_NAMES[name]}.weight"
 
 

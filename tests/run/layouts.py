@@ -16,11 +16,15 @@ from underlap.ledger import ledger
 from underlap.model import Model
 from underlap.planner import plan as planned
 from underlap.run.engine import Engine, Inputs, batch_of, trains
+from underlap.run.launch import Local, launch
 from underlap.run.session import Session
 from underlap.run.weights import Division, Seeded
 from underlap.schedule import apply
 
 SEED = 3
+
+Results = list[dict[str, Any]]
+"""Of each rank: what `run_one` found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +48,17 @@ class Cases:
     folder: Path
 
 
+CHANGED: dict[str, dict[str, Any]] = {
+    "normed-heads": {"qk_norm": True, "head_dim": 16},
+    "tied": {"tied_embeddings": True},
+}
+"""Models that no preset is: what of tiny-dense is different."""
+
+
 def model_of(case: Case) -> Model:
-    return msgspec.structs.replace(inputs.model(case.model), layers=case.layers)
+    changed = CHANGED.get(case.model)
+    model = inputs.model("tiny-dense" if changed else case.model)
+    return msgspec.structs.replace(model, layers=case.layers, **(changed or {}))
 
 
 def made(case: Case) -> tuple[Any, Inputs, tuple[Any, ...]]:
@@ -78,6 +91,19 @@ def run_case(session: Session, case: Case, folder: Path) -> None:
     torch.save(found, folder / f"{case.name} rank{session.rank}.pt")
 
 
+def run_cases(folder: Path, ranks: int, cases: list[Case]) -> dict[Case, Results]:
+    """The results of every rank of each case, in one launch."""
+    launch(run_all, [Cases(tuple(cases), folder)] * ranks, Local(ranks=ranks, timeout_s=30))
+    return {
+        case: [torch.load(folder / f"{case.name} rank{rank}.pt", weights_only=False) for rank in range(ranks)] for case in cases
+    }
+
+
+def identifier(case: Case) -> str:
+    """What a test of a case is called."""
+    return f"{case.model} {case.layout} {case.policy}{' recompute' if 'recompute' in case.workload else ''}"
+
+
 def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     engine = Engine(plan, job, session.rank, torch.device("cpu"), session.timeout_s)
     with Counter() as seen:
@@ -88,7 +114,7 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
         "loss": engine.loss() if trains(job) else None,
         "gradient": gradients,
         "gradient_shard": shards,
-        "weight": {key: value.clone() for key, value in (engine.tensors("shard") or engine.tensors("weight")).items()},
+        "weight": {key: value.clone() for key, value in (engine.tensors("weight") | engine.tensors("shard")).items()},
         "logits": [value.clone() for value in engine.last("logits")] if not trains(job) else [],
         "counted": engine.counted(),
         "seen": dict(seen.bytes),
@@ -140,6 +166,11 @@ def differences(case: Case, results: list[dict[str, Any]], gradients: reference.
 def relative(value: torch.Tensor, wanted: torch.Tensor) -> float:
     """The largest difference over the largest wanted value."""
     return float((value - wanted).abs().max()) / (float(wanted.abs().max()) or 1.0)
+
+
+def weights_of(results: Results) -> set[str]:
+    """The names of all weights that some rank of the plan keeps, whole or in shards."""
+    return {name for result in results for name, _ in result["weight"]}
 
 
 def _shard_group(case: Case, rank: int, *, expert: bool) -> list[int]:

@@ -19,8 +19,9 @@ def full_shapes(model: Model) -> dict[tuple[str, int], tuple[int, ...]]:
     shapes: dict[tuple[str, int], tuple[int, ...]] = {
         ("embedding.tokens", -1): (model.vocab, hidden),
         ("head.norm", -1): (hidden,),
-        ("head.logits", -1): (hidden, model.vocab),
     }
+    if not model.tied_embeddings:
+        shapes["head.logits", -1] = (hidden, model.vocab)
     for layer, kind in enumerate(model.layer_kinds):
         own: dict[str, tuple[int, ...]] = {
             "attention.norm": (hidden,),
@@ -30,6 +31,8 @@ def full_shapes(model: Model) -> dict[tuple[str, int], tuple[int, ...]]:
             "attention.output": (model.heads * dim, hidden),
             "mlp.norm": (hidden,),
         }
+        if model.qk_norm:
+            own |= {"attention.query_norm": (dim,), "attention.key_norm": (dim,)}
         if kind == "dense":
             own |= _mlp("mlp", hidden, model.intermediate)
         else:
@@ -55,10 +58,11 @@ def logits(model: Model, full: Full, tokens: torch.Tensor, *, theta: float = 100
         def weight(name: str, layer: int = layer) -> torch.Tensor:
             return full[name, layer]
 
-        x = x + _attention(model, weight, _norm(x, weight("attention.norm"), epsilon), theta)
+        x = x + _attention(model, weight, _norm(x, weight("attention.norm"), epsilon), theta, epsilon)
         normed = _norm(x, weight("mlp.norm"), epsilon)
         x = x + (_feed(weight, "mlp", normed) if kind == "dense" else _experts(model, weight, normed))
-    return _norm(x, full["head.norm", -1], epsilon) @ full["head.logits", -1]
+    table = full["embedding.tokens", -1].t() if model.tied_embeddings else full["head.logits", -1]
+    return _norm(x, full["head.norm", -1], epsilon) @ table
 
 
 def loss(model: Model, full: Full, batch: torch.Tensor) -> torch.Tensor:
@@ -71,13 +75,17 @@ def _norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + epsilon) * weight
 
 
-def _attention(model: Model, weight: Callable[[str], torch.Tensor], x: torch.Tensor, theta: float) -> torch.Tensor:
+def _attention(
+    model: Model, weight: Callable[[str], torch.Tensor], x: torch.Tensor, theta: float, epsilon: float
+) -> torch.Tensor:
     count, length, _ = x.shape
 
     def heads(name: str, number: int) -> torch.Tensor:
         return (x @ weight(f"attention.{name}")).view(count, length, number, model.head_dim).transpose(1, 2)
 
     query, key, value = heads("query", model.heads), heads("key", model.kv_heads), heads("value", model.kv_heads)
+    if model.qk_norm:
+        query, key = (_norm(x, weight(f"attention.{name}_norm"), epsilon) for name, x in (("query", query), ("key", key)))
     query, key = _rotate(query, theta), _rotate(key, theta)
     group = model.heads // model.kv_heads
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from tests.run import layouts  # noqa: E402 - only with torch
-from tests.run.layouts import Case  # noqa: E402
-from underlap.run.launch import Local, launch  # noqa: E402
+from tests.run.layouts import Case, Results, identifier, run_cases  # noqa: E402
 
 TRAIN = "train,gbs=8,mbs=2,seq=16,precision=fp32"
 ONE = "train,gbs=2,mbs=1,seq=16,precision=fp32"
@@ -85,15 +81,6 @@ PASSES = [
 EXACT = frozenset({"delay_wgrad", "bucket", "ring", "async_p2p", "shared_expert", "prefetch"})
 """Passes that only move operations: every sum keeps its order. The others add up parts of weight gradients."""
 
-Results = list[dict[str, Any]]
-
-
-def run_cases(folder: Path, ranks: int, cases: list[Case]) -> dict[Case, Results]:
-    launch(layouts.run_all, [layouts.Cases(tuple(cases), folder)] * ranks, Local(ranks=ranks, timeout_s=30))
-    return {
-        case: [torch.load(folder / f"{case.name} rank{rank}.pt", weights_only=False) for rank in range(ranks)] for case in cases
-    }
-
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Results]:
@@ -102,10 +89,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Results]:
     for ranks, cases in ((1, OF_ONE), (2, OF_TWO + PASSES), (4, OF_FOUR)):
         found |= run_cases(tmp_path_factory.mktemp(f"ranks{ranks}"), ranks, cases)
     return found
-
-
-def identifier(case: Case) -> str:
-    return f"{case.model} {case.layout} {case.policy}{' recompute' if 'recompute' in case.workload else ''}"
 
 
 ALL = OF_ONE + OF_TWO + OF_FOUR + PASSES

@@ -13,7 +13,13 @@ from tests.run import reference, serving  # noqa: E402 - only with torch
 from tests.run.serving import Serving  # noqa: E402
 from underlap.run.launch import Local, launch  # noqa: E402
 
-LAYOUTS = [("tiny-dense", "tp=2"), ("tiny-moe", "tp=2"), ("tiny-moe", "dp=2,ep=2"), ("tiny-dense", "fsdp=2")]
+LAYOUTS = [
+    ("tiny-dense", "tp=2"),
+    ("tiny-moe", "tp=2"),
+    ("tiny-moe", "dp=2,ep=2"),
+    ("tiny-dense", "fsdp=2"),
+    ("tiny-qwen3-moe", "tp=2"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from underlap.planner import linear
 from underlap.planner.context import core, core_backward
 from underlap.planner.drafting import Draft
 from underlap.planner.shapes import Shapes
+from underlap.planner.weights import head_norms
 
 
 def forward(draft: Draft, shapes: Shapes) -> None:
@@ -14,6 +15,7 @@ def forward(draft: Draft, shapes: Shapes) -> None:
     source = linear.gather_rows(draft, shapes, "attention.gather", "attention.normed")
     draft.buffer("qkv", shapes.tokens, shapes.qkv_width)
     _project(draft, shapes, source)
+    _norm_heads(draft, shapes)
     width = shapes.tokens * shapes.qkv_width
     if shapes.model.positions == "rope":
         draft.compute("attention.rotary", shapes.stream(width, width, 3 * width), "qkv", "qkv")
@@ -36,12 +38,43 @@ def backward(draft: Draft, shapes: Shapes) -> None:
     width = shapes.tokens * shapes.qkv_width
     if shapes.model.positions == "rope":
         draft.compute("attention.rotary", shapes.stream(width, width, 3 * width), "grad.qkv", "grad.qkv")
+    _norm_heads_backward(draft, shapes)
     source = linear.gather_rows(draft, shapes, "attention.gather_again", "attention.normed")
     partial = draft.buffer("grad.attention.normed", shapes.tokens, shapes.hidden)
     _project_backward(draft, shapes, source, partial)
     total = linear.sum_partials(draft, shapes, "attention.gather", partial)
     draft.buffer("grad.hidden", shapes.rows, shapes.hidden)
     linear.norm_backward(draft, shapes, "attention.norm", "hidden", (total, "grad.middle"), "grad.hidden")
+
+
+def _norm_heads(draft: Draft, shapes: Shapes) -> None:
+    """Norms of each head of queries and keys, before they are turned (Qwen3, arXiv 2505.09388, section 2).
+
+    A backward needs them as they were: training writes the normed ones beside them, here as a copy of what was in qkv.
+    """
+    size = shapes.tokens * shapes.normed_width
+    if not size:
+        return
+    weights = " ".join(f"weight.{matrix.name}" for matrix in head_norms(shapes))
+    kept = f" {draft.buffer('attention.unnormed', shapes.tokens, shapes.normed_width)}" if shapes.train else ""
+    draft.compute("attention.qk_norm", shapes.stream(size, size, 4 * size), f"qkv {weights}", f"qkv{kept}")
+
+
+def _norm_heads_backward(draft: Draft, shapes: Shapes) -> None:
+    """Gradients of normed queries and keys -> of what they were before, and of the two weights."""
+    size = shapes.tokens * shapes.normed_width
+    if not size:
+        return
+    names = [matrix.name for matrix in head_norms(shapes)]
+    weights = " ".join(f"weight.{name}" for name in names)
+    gradients = [f"gradient.{name}" for name in names]
+    kept = " ".join(name for name in gradients if draft.buffers[name].persistent)
+    draft.compute(
+        "attention.qk_norm",
+        shapes.stream(2 * size, size, 8 * size),
+        f"attention.unnormed grad.qkv {weights} {kept}",
+        f"grad.qkv {' '.join(gradients)}",
+    )
 
 
 def _output(shapes: Shapes) -> tuple[int, int, int]:

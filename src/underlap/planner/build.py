@@ -142,13 +142,19 @@ def _draft_training(draft: Draft, shapes: Shapes, kinds: Sequence[str], outside:
         matrices = weights.layer_weights(shapes, kind)
         backward(kind, matrices, *_recomputed(workload, kind), *_halves_backward(kind))
     backward("embedding", outside["embedding"], ends.embed_backward)
-    for name, matrices in (*outside.items(), *((kind, weights.layer_weights(shapes, kind)) for kind in kinds)):
+    # A table that head and embedding share is the embedding's.
+    own = {name: tuple(matrix for matrix in found if matrix.name.startswith(f"{name}.")) for name, found in outside.items()}
+    for name, matrices in (*own.items(), *((kind, weights.layer_weights(shapes, kind)) for kind in kinds)):
         draft.phase = "optimizer"
         if not each_time:
             weights.reduce(draft, shapes, matrices)
         draft.close(f"{name}.reduce")
         weights.optimize(draft, shapes, matrices)
         draft.close(f"{name}.optimizer")
+    if ends.tied_apart(shapes):
+        for name in own:
+            ends.tie(draft, shapes, first=name == "embedding")
+            draft.close(f"{name}.tie.optimizer")
 
 
 def _recomputed(workload: Train, kind: str) -> tuple[Callable[[Draft, Shapes], None], ...]:
@@ -317,7 +323,7 @@ def _crossing(shapes: Shapes, rank: int, task: Task, *, outward: bool) -> Place 
 
 
 def _update(shapes: Shapes, rank: int, chunks: list[range]) -> list[Step]:
-    """Reduce gradients in the order in which they got ready, then the optimizer."""
+    """Reduce gradients in the order in which they got ready, add up those of tied copies, then the optimizer."""
     layout, kinds = shapes.layout, shapes.model.layer_kinds
     places = [Step(kinds[layer], Place(-1, layer)) for chunk in reversed(chunks) for layer in reversed(chunk)]
     stages = {pipeline.stage_of(layout, rank, chunk) for chunk in range(layout.chunks)}
@@ -326,4 +332,6 @@ def _update(shapes: Shapes, rank: int, chunks: list[range]) -> list[Step]:
     if 0 in stages:
         places.append(Step("embedding", Place(-1, -1)))
     reduced = [] if layout.zero_stage >= 2 else [Step(f"{step.block}.reduce", step.place) for step in places]
-    return [*reduced, *(Step(f"{step.block}.optimizer", step.place) for step in places)]
+    tied = [step for step in places if step.block in ("embedding", "head")] if ends.tied_apart(shapes) else []
+    added = [Step(f"{step.block}.tie.optimizer", step.place) for step in tied]
+    return [*reduced, *added, *(Step(f"{step.block}.optimizer", step.place) for step in places)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from underlap.cost.work import ELEMENT_BYTES
 from underlap.plan import Scope
 from underlap.planner import linear
 from underlap.planner.drafting import Draft
+from underlap.planner.groups import PIPELINE, STATES
+from underlap.planner.pipeline import owner_of
 from underlap.planner.shapes import WIDE, Shapes
 from underlap.planner.weights import Matrix
 
@@ -22,8 +26,40 @@ def embedding_weights(shapes: Shapes) -> tuple[Matrix, ...]:
 
 
 def head_weights(shapes: Shapes) -> tuple[Matrix, ...]:
-    """The last norm and the output projection. A tied head has its own copy, as on the last of several stages."""
-    return Matrix("head.norm", (shapes.hidden,)), Matrix("head.logits", (shapes.hidden, shapes.model.vocab // shapes.layout.tp))
+    """The last norm and the output projection: where it is tied, the table of tokens, or a copy of it where stages lie apart."""
+    norm, outputs = Matrix("head.norm", (shapes.hidden,)), shapes.model.vocab // shapes.layout.tp
+    if not shapes.model.tied_embeddings:
+        return norm, Matrix("head.logits", (shapes.hidden, outputs))
+    return norm, Matrix("head.tokens" if tied_apart(shapes) else "embedding.tokens", (outputs, shapes.hidden))
+
+
+def tied_apart(shapes: Shapes) -> bool:
+    """Whether a tied head is on another rank than the embedding, so that there are two copies of the table."""
+    stages = shapes.layout.pp * shapes.layout.chunks
+    return shapes.model.tied_embeddings and owner_of(shapes.layout, stages - 1)[0] != owner_of(shapes.layout, 0)[0]
+
+
+def tie(draft: Draft, shapes: Shapes, *, first: bool) -> None:
+    """The gradients of the two copies of a tied table, added up on both ranks that have one.
+
+    Megatron-LM all-reduces them (finalize_model_grads.py, _allreduce_word_embedding_grads). Between two ranks that is one
+    message each way, of the whole. Sums over replicas come before.
+    """
+    name = "embedding.tokens" if first else "head.tokens"
+    sharded = shapes.layout.zero_stage and draft.groups[STATES].size > 1
+    own = draft.buffers[f"{'gradient_shard' if sharded else 'gradient'}.{name}"]
+    other = draft.buffer(f"other.{name}", *own.shape, dtype=own.dtype, scope=Scope.STEP)
+    message = draft.message(PIPELINE, own.nbytes)
+    for role, sends in (("tie.onward", first), ("tie.back", not first)):
+        if sends:
+            draft.issue(role, PIPELINE, message, own.name, "", channel="pp.send.tie")
+        else:
+            draft.issue(role, PIPELINE, message, "", other, channel="pp.receive.tie")
+    draft.wait("tie.onward")
+    draft.wait("tie.back")
+    draft.compute(
+        "tie.add", shapes.bytes_stream(2.0 * own.nbytes, own.nbytes, math.prod(own.shape)), f"{own.name} {other}", own.name
+    )
 
 
 def embed(draft: Draft, shapes: Shapes) -> None:
@@ -65,7 +101,7 @@ def head(draft: Draft, shapes: Shapes) -> None:
     source = linear.gather_rows(draft, shapes, "head.gather", "head.normed")
     sizes = _sizes(shapes)
     draft.buffer("logits", *sizes[:2])
-    linear.forward(draft, shapes, "head.logits", sizes, source, "logits")
+    linear.forward(draft, shapes, "head.logits", sizes, source, "logits", weight=_table(shapes))
     if not shapes.train:
         return
     draft.buffer("targets", shapes.tokens, dtype="int64", scope=Scope.MICRO_BATCH, persistent=True)
@@ -88,7 +124,8 @@ def head_backward(draft: Draft, shapes: Shapes) -> None:
     draft.compute("head.loss", shapes.stream(elements, elements, 2 * elements), "logits loss targets", "logits")
     source = linear.gather_rows(draft, shapes, "head.gather_again", "head.normed")
     partial = draft.buffer("grad.head.normed", shapes.tokens, shapes.hidden)
-    linear.backward(draft, shapes, "head.logits", sizes, source, "logits", partial)
+    linear.input_gradient(draft, shapes, "head.logits", sizes, "logits", partial, weight=_table(shapes))
+    linear.weight_gradient(draft, shapes, "head.logits", sizes, source, "logits", weight=_table(shapes))
     total = linear.sum_partials(draft, shapes, "head.gather", partial)
     size = shapes.rows * shapes.hidden
     draft.buffer("grad.hidden", shapes.rows, shapes.hidden)
@@ -99,6 +136,11 @@ def head_backward(draft: Draft, shapes: Shapes) -> None:
         f"hidden+1 {total} weight.head.norm{kept}",
         "grad.hidden+1 gradient.head.norm",
     )
+
+
+def _table(shapes: Shapes) -> str:
+    """What the head multiplies by."""
+    return head_weights(shapes)[1].name
 
 
 def _sizes(shapes: Shapes) -> tuple[int, int, int]:

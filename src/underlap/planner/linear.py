@@ -15,12 +15,22 @@ from underlap.planner.shapes import Shapes
 
 
 def forward(
-    draft: Draft, shapes: Shapes, role: str, sizes: tuple[int, int, int], source: str, result: str, groups: int = 1
+    draft: Draft,
+    shapes: Shapes,
+    role: str,
+    sizes: tuple[int, int, int],
+    source: str,
+    result: str,
+    groups: int = 1,
+    weight: str | None = None,
 ) -> None:
-    """result = source x weight; sizes are (rows, outputs, inputs), with groups one weight for each group of rows."""
+    """result = source x weight; sizes are (rows, outputs, inputs), with groups one weight for each group of rows.
+
+    The weight is called as the role, unless it is given.
+    """
     rows, outputs, inputs = sizes
     work = Gemm(m=rows, n=outputs, k=inputs, precision=shapes.precision, groups=groups)
-    draft.compute(role, work, f"{source} weight.{role}", result)
+    draft.compute(role, work, f"{source} weight.{weight or role}", result)
 
 
 def backward(
@@ -39,22 +49,37 @@ def backward(
 
 
 def input_gradient(
-    draft: Draft, shapes: Shapes, role: str, sizes: tuple[int, int, int], gradient: str, result: str, groups: int = 1
+    draft: Draft,
+    shapes: Shapes,
+    role: str,
+    sizes: tuple[int, int, int],
+    gradient: str,
+    result: str,
+    groups: int = 1,
+    weight: str | None = None,
 ) -> None:
     """The first half of `backward`."""
     rows, outputs, inputs = sizes
     work = Gemm(m=rows, n=inputs, k=outputs, precision=shapes.precision, groups=groups)
-    draft.compute(role, work, f"{gradient} weight.{role}", result)
+    draft.compute(role, work, f"{gradient} weight.{weight or role}", result)
 
 
 def weight_gradient(
-    draft: Draft, shapes: Shapes, role: str, sizes: tuple[int, int, int], source: str, gradient: str, groups: int = 1
+    draft: Draft,
+    shapes: Shapes,
+    role: str,
+    sizes: tuple[int, int, int],
+    source: str,
+    gradient: str,
+    groups: int = 1,
+    weight: str | None = None,
 ) -> None:
     """The second half of `backward`: nothing but the optimizer needs its result."""
     rows, outputs, inputs = sizes
     wide = getattr(shapes.workload, "gradients", None)
     # From ZeRO-2 on each micro-batch's gradient is reduced on its own; before, it is added to what lies there.
-    accumulate = not _reduced_each_time(draft, role)
+    name = weight or role
+    accumulate = not _reduced_each_time(draft, name)
     work = Gemm(
         m=inputs,
         n=outputs,
@@ -65,8 +90,8 @@ def weight_gradient(
         output=wide,
         accumulate=accumulate,
     )
-    kept = f" gradient.{role}" if accumulate else ""
-    draft.compute(role, work, f"{source} {gradient}{kept}", f"gradient.{role}", phase="weight_grad")
+    kept = f" gradient.{name}" if accumulate else ""
+    draft.compute(role, work, f"{source} {gradient}{kept}", f"gradient.{name}", phase="weight_grad")
 
 
 def _reduced_each_time(draft: Draft, role: str) -> bool:

@@ -101,6 +101,13 @@ class Shapes:
         return self.heads * self.model.head_dim + self.key_width
 
     @property
+    def normed_width(self) -> int:
+        """Queries and keys of one token on one rank that have norms of their own, in elements; 0 where none do."""
+        if not self.model.qk_norm or self.model.latent is not None:
+            return 0
+        return (self.heads + self.kv_heads) * self.model.head_dim
+
+    @property
     def context_width(self) -> int:
         """What attention gives for one token on one rank, in elements."""
         return self.heads * self.model.value_dim

@@ -1,7 +1,7 @@
 """Weights, their gradients and states: which buffers a layer has, and what moves when they are sharded or reduced.
 
-Left out, as too small to matter: biases, the bias of a layer norm, norms of queries and keys, norms of latents, and the
-all-reduce over tp of the gradients of what every tp rank holds whole (norms, router, down projections of latent attention).
+Left out, as too small to matter: biases, the bias of a layer norm, norms of latents, and the all-reduce over tp of the gradient
+of the down projections of latent attention, which every tp rank holds whole.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Matrix:
 
 
 def attention_weights(shapes: Shapes) -> tuple[Matrix, ...]:
-    """Of one layer: norm, projection to queries, keys and values, projection back."""
+    """Of one layer: norm, projection to queries, keys and values, their norms, projection back."""
     hidden, model = shapes.hidden, shapes.model
     output = Matrix("attention.output", (shapes.context_width, hidden))
     norm = Matrix("attention.norm", (hidden,))
     if model.latent is None:
-        return norm, Matrix("attention.qkv", (hidden, shapes.qkv_width)), output
+        return norm, Matrix("attention.qkv", (hidden, shapes.qkv_width)), *head_norms(shapes), output
     latent = model.latent
     queries = latent.query_rank or hidden
     down = (latent.query_rank or 0) + latent.kv_rank + latent.rope_head_dim
@@ -70,6 +70,13 @@ def attention_weights(shapes: Shapes) -> tuple[Matrix, ...]:
         Matrix("attention.key_up", (latent.kv_rank, shapes.heads * (latent.nope_head_dim + latent.value_head_dim))),
         output,
     )
+
+
+def head_norms(shapes: Shapes) -> tuple[Matrix, ...]:
+    """The weights of the norms of queries and of keys, one head wide and shared by all heads, where a model has such norms."""
+    if not shapes.normed_width:
+        return ()
+    return tuple(Matrix(f"attention.{part}_norm", (shapes.model.head_dim,)) for part in ("query", "key"))
 
 
 def mlp_weights(shapes: Shapes) -> tuple[Matrix, ...]:
@@ -204,12 +211,14 @@ def optimize(draft: Draft, shapes: Shapes, matrices: tuple[Matrix, ...]) -> None
 def _sum_copies(draft: Draft, shapes: Shapes, matrices: tuple[Matrix, ...]) -> None:
     """All-reduce over tp the gradients of weights that its ranks have copies of, but saw different tokens with.
 
-    With sequence parallelism these are the norms (Megatron: finalize_model_grads.py, _allreduce_layernorm_grads). The router's
-    are partial without it as well: of each choice a rank knows what its own part of the experts, or of the tokens, makes of it.
+    With sequence parallelism these are the norms (Megatron: finalize_model_grads.py, _allreduce_layernorm_grads). Without it as
+    well: the norms of queries and keys, as each rank has other heads, and the router, as of each choice a rank knows what its
+    own part of the experts, or of the tokens, makes of it. Sums over replicas come before: sums can be taken in any order.
     """
     workload = shapes.workload
     assert isinstance(workload, Train)
-    copied = [m for m in matrices if m.name == "router.logits" or (shapes.layout.sp and m.name.endswith(".norm"))]
+    partial = ("router.logits", *(matrix.name for matrix in head_norms(shapes)))
+    copied = [m for m in matrices if m.name in partial or (shapes.layout.sp and m.name.endswith(".norm"))]
     if not copied:
         return
     shards = draft.groups[STATES].size if shapes.layout.zero_stage else 1

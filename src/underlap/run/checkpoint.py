@@ -35,6 +35,8 @@ _OF_LAYER = {
     "attention.query": ("self_attn.q_proj",),
     "attention.key": ("self_attn.k_proj",),
     "attention.value": ("self_attn.v_proj",),
+    "attention.query_norm": ("self_attn.q_norm",),
+    "attention.key_norm": ("self_attn.k_norm",),
     "attention.output": ("self_attn.o_proj",),
     "mlp.norm": ("post_attention_layernorm",),
     "mlp.gate": ("mlp.gate_proj",),
@@ -177,7 +179,11 @@ def _constants(path: Path) -> Constants:
         raise InputError(f"{path}: rope_type is {kind!r}: positions that are scaled cannot be run yet")
     if config.get("hidden_act", "silu") != "silu":
         raise InputError(f"{path}: hidden_act is {config['hidden_act']!r}: expected silu")
-    if config.get("norm_topk_prob", True) is not True:
-        raise InputError(f"{path}: norm_topk_prob is {config['norm_topk_prob']!r}: expected true")
+    # Qwen3MoeConfig's own default is false; families without the key always divide by the sum.
+    divided = config.get("norm_topk_prob", config.get("model_type") != "qwen3_moe")
+    if divided is not True:
+        raise InputError(
+            f"{path}: norm_topk_prob is {divided!r}: expected true, so that the weights of chosen experts add up to one"
+        )
     theta = parameters.get("rope_theta") or config.get("rope_theta") or 10000.0
     return Constants(rope_theta=float(theta), norm_epsilon=float(config.get("rms_norm_eps", 1e-6)))

@@ -5,15 +5,11 @@ all-to-all and a sum in order of ranks behind the wait, which sends what a reduc
 defines them, from the tensors that are handed over. What is sent without being an operation of the plan is counted apart.
 """
 
-# long because: each kind of collective is one function here, read beside the packing and the pieces that they share.
-
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
@@ -21,55 +17,17 @@ import torch.distributed as dist
 
 from underlap.cost.work import Transfer
 from underlap.errors import PlanError
-from underlap.run.groups import GroupOf, Groups
+from underlap.run.flight import Flight, now_ns, size_of
+from underlap.run.groups import GroupOf
 from underlap.run.machine import Closure, Rank, Site
 from underlap.run.program import Instruction, Operand
+from underlap.run.routed import Routed
 
 
 class GroupsOf(Protocol):
     """Process groups by the names that the plan has for them."""
 
     of: GroupOf
-
-
-@dataclasses.dataclass(slots=True)
-class Flight:
-    """A collective under way, or done."""
-
-    begun_ns: int
-    """Right before the library was called: a thread of it may begin at once, while the caller is held up for its core."""
-    works: list[Any]
-    payload_bytes: int
-    finish: Closure | None
-    done_ns: int = 0
-    """When the last of its works ended; 0 while it is under way."""
-
-    def wait(self) -> None:
-        """Return once all of it is done; what came is then where it belongs."""
-        for work in self.works:
-            work.result() if isinstance(work, Future) else work.wait()
-        # The note may come later than this, as it needs the interpreter; where it came before, it stands.
-        waited = _now()
-        self.done_ns = min(self.done_ns or waited, waited)
-        if self.finish is not None:
-            self.finish()
-
-    def watch(self, watchers: ThreadPoolExecutor) -> None:
-        """Note the moment at which it is done. Messages of gloo do not tell: a thread waits for each."""
-        left = len(self.works)
-
-        def done(_: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and not self.done_ns:
-                self.done_ns = _now()
-
-        for at, work in enumerate(self.works):
-            try:
-                work.get_future().add_done_callback(done)
-            except RuntimeError:
-                self.works[at] = watchers.submit(work.wait)
-                self.works[at].add_done_callback(done)
 
 
 class Wire:
@@ -84,8 +42,7 @@ class Wire:
         """Payload bytes of this step that are no operation of the plan, by group, collective and what they are for."""
         self.watched = False
         self.watchers = ThreadPoolExecutor(max_workers=8, thread_name_prefix="messages")
-        if Groups.COUNTS in groups.of:
-            rank.exchange_counts = self._exchange_counts
+        self.routed = Routed(rank, groups.of, self._begun, self.control)
 
     def issue(self, instruction: Instruction) -> Closure:
         """The closure that starts a collective."""
@@ -118,6 +75,8 @@ class Wire:
         group = self.groups.of[str(instruction.group)]
         first = (*instruction.reads, *instruction.writes)[0].name
         weights = first.startswith(("weight.", "shard.", "gradient.", "gradient_shard."))
+        if instruction.group in ("ep", "etp") and collective != "all_reduce" and not weights:
+            return self.routed.bound(site, group, collective)
         match collective:
             case "all_reduce":
                 return self._all_reduce(site, group)
@@ -126,7 +85,7 @@ class Wire:
             case "reduce_scatter":
                 return self._scatter_gradients(site, group) if weights else self._scatter_rows(site, group)
             case "all_to_all":
-                return self._exchange_heads(site, group) if instruction.group == "cp" else self._exchange_rows(site, group)
+                return self._exchange_heads(site, group)
             case "send":
                 return self._message(site, group)
         raise PlanError(f"{instruction.key}: the engine has no {collective}: expected one that gloo has")
@@ -138,7 +97,7 @@ class Wire:
         if len(targets) == 1 and targets[0].is_contiguous():
             only = targets[0]
             return lambda: Flight(
-                self._begun(instruction), [dist.all_reduce(only, kind, group=group, async_op=True)], _size(only), None
+                self._begun(instruction), [dist.all_reduce(only, kind, group=group, async_op=True)], size_of(only), None
             )
         sizes = [target.numel() for target in targets]
 
@@ -150,14 +109,14 @@ class Wire:
                     target.copy_(part.view(target.shape))
 
             begun = self._begun(instruction)
-            return Flight(begun, [dist.all_reduce(packed, kind, group=group, async_op=True)], _size(packed), unpack)
+            return Flight(begun, [dist.all_reduce(packed, kind, group=group, async_op=True)], size_of(packed), unpack)
 
         return start
 
     def _gather_weights(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Parts of several weights -> the weights. In place, a rank's part is where it belongs."""
         instruction = site.instruction
-        size = dist.get_world_size(group)
+        size = dist.get_worldsize_of(group)
         own = dist.get_rank(group)
         targets = [site.write(at) for at in range(len(instruction.writes))]
         lengths = [-(-target.numel() // size) for target in targets]
@@ -179,13 +138,13 @@ class Wire:
                 for target, piece in zip(targets, whole.split(lengths, dim=1), strict=True):
                     target.copy_(piece.reshape(-1)[: target.numel()].view(target.shape))
 
-            return Flight(begun, [work], _size(whole), unpack)
+            return Flight(begun, [work], size_of(whole), unpack)
 
         return start
 
     def _scatter_gradients(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Gradients -> this rank's part of their sum, written or added."""
-        size = dist.get_world_size(group)
+        size = dist.get_worldsize_of(group)
         sources = [site.read(at) for at in range(len(site.instruction.reads))]
         puts = [site.into(operand) for operand in site.instruction.writes]
         lengths = [-(-source.numel() // size) for source in sources]
@@ -202,26 +161,29 @@ class Wire:
                 for put, piece in zip(puts, result.split(lengths), strict=True):
                     put(piece)
 
-            return Flight(begun, [work], _size(packed), unpack)
+            return Flight(begun, [work], size_of(packed), unpack)
 
         return start
 
     def _gather_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Tokens of the tp ranks -> all tokens, in order."""
-        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        size, source, result = dist.get_worldsize_of(group), site.read(0), site.write(0)
         pieces = self._pieces(site.instruction.writes[0])
+        if site.instruction.reads[0].cell == site.instruction.writes[0].cell:
+            # Ranks have each made their part of the rows, in place and in order.
+            source, pieces = source.view(size, -1, *source.shape[1:])[dist.get_rank(group)], 1
 
         def start() -> Flight:
             whole = source.new_empty(size, *source.shape)
             begun = self._begun(site.instruction)
             work = dist.all_gather_single(whole.view(-1, *source.shape[1:]), source.contiguous(), group=group, async_op=True)
-            return Flight(begun, [work], _size(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
+            return Flight(begun, [work], size_of(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
 
         return start
 
     def _scatter_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Partial sums of all tokens -> the sum of this rank's."""
-        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        size, source, result = dist.get_worldsize_of(group), site.read(0), site.write(0)
         pieces = self._pieces(site.instruction.reads[0])
 
         def start() -> Flight:
@@ -229,7 +191,7 @@ class Wire:
             parts = source.reshape(pieces, size, -1, *source.shape[1:]).transpose(0, 1).contiguous()
             begun = self._begun(site.instruction)
             work, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), group)
-            return Flight(begun, [work], _size(source), add_up)
+            return Flight(begun, [work], size_of(source), add_up)
 
         return start
 
@@ -240,7 +202,7 @@ class Wire:
 
     def _exchange_heads(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Ulysses: parts of the sequence with all heads <-> all of it with parts of the heads."""
-        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        size, source, result = dist.get_worldsize_of(group), site.read(0), site.write(0)
         to_heads = result.shape[0] > source.shape[0]
         rows = min(source.shape[0], result.shape[0])
         sections = _sections(site, max(source.shape[1], result.shape[1]))
@@ -265,7 +227,7 @@ class Wire:
                 parts = got.view(size, rows, -1).split(narrow, dim=2)
                 result.copy_(torch.cat([part.transpose(0, 1).reshape(rows, -1) for part in parts], dim=1))
 
-            return Flight(begun, [work], _size(sent), unpack)
+            return Flight(begun, [work], size_of(sent), unpack)
 
         return start
 
@@ -273,40 +235,6 @@ class Wire:
         """How many sequences (or parts of one) so many token rows are."""
         positions = int(self.rank.positions.max() - self.rank.positions.min()) + 1
         return max(1, rows // positions)
-
-    def _exchange_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
-        """Dispatch and combine: rows to the ranks of their experts, and back; how many is known since the routing."""
-        instruction, rank = site.instruction, self.rank
-        key, (source,), (target,) = site.route_key, instruction.reads, instruction.writes
-        size = dist.get_world_size(group)
-        put = site.into(target)
-        outward = source.name in ("experts.sent", "grad.experts.returned")
-
-        def start() -> Flight:
-            route = rank.routes[key]
-            mine = route.sent.view(size, -1).sum(1).tolist()
-            theirs = [sum(rows) for rows in route.table()]
-            sent = rank.memory.view(source).contiguous()
-            there, here = (mine, theirs) if outward else (theirs, mine)
-            got = sent.new_empty((sum(here), *sent.shape[1:]))
-            begun = self._begun(site.instruction)
-            work = dist.all_to_all_single(got, sent, here, there, group=group, async_op=True)
-            return Flight(begun, [work], _size(sent), lambda: put(got))
-
-        return start
-
-    def _exchange_counts(self, sent: torch.Tensor, _key: str) -> Callable[[], torch.Tensor]:
-        """Begin to tell each rank how many rows its experts get. The result waits: shape (ranks, local experts)."""
-        group = self.groups.of[Groups.COUNTS]
-        got = torch.empty_like(sent)
-        self.control["ep", "all_to_all", "numbers of rows"] += _size(sent)
-        work = dist.all_to_all_single(got, sent.contiguous(), group=group, async_op=True)
-
-        def arrived() -> torch.Tensor:
-            work.wait()
-            return got.view(dist.get_world_size(group), -1)
-
-        return arrived
 
     def _message(self, site: Site, group: Any) -> Callable[[], Flight]:
         """To another stage or from it, or both around a ring."""
@@ -325,7 +253,7 @@ class Wire:
         def start() -> Flight:
             begun = self._begun(instruction)
             works = self._exchange(instruction, source, result, group)
-            return Flight(begun, works, 0 if source is None else _size(source), finish)
+            return Flight(begun, works, 0 if source is None else size_of(source), finish)
 
         return start
 
@@ -344,7 +272,7 @@ class Wire:
     def _begun(self, instruction: Instruction) -> int:
         """Called right before the library is: the moment, on the host's clock."""
         del instruction
-        return _now()
+        return now_ns()
 
     def _part(self, tensor: torch.Tensor) -> torch.Tensor:
         """This tp rank's share of the rows of something that all of tp hold."""
@@ -355,13 +283,10 @@ class Wire:
         tp = self.groups.of["tp"]
 
         def gather() -> None:
-            self.control["tp", "all_gather", "parts of messages"] += _size(whole)
+            self.control["tp", "all_gather", "parts of messages"] += size_of(whole)
             dist.all_gather_single(whole.view(-1), part, group=tp)
 
         return gather
-
-
-_now = time.monotonic_ns
 
 
 def _sections(site: Site, width: int) -> list[int]:
@@ -391,10 +316,6 @@ def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tu
 
 def _padded(flat: torch.Tensor, length: int) -> torch.Tensor:
     return flat if flat.numel() == length else torch.cat((flat, flat.new_zeros(length - flat.numel())))
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _drop(_: object) -> None:

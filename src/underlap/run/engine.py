@@ -248,6 +248,7 @@ def _rank(program: Program, memory: Memory, job: Inputs) -> Rank:
         data_index=at["dp"] * layout.fsdp + at["fsdp"],
         tp_index=at["tp"],
         ep_index=at["ep"],
+        gathered_index=at["etp"] if layout.sp else 0,
         ring_index=at["cp"],
         zigzag=layout.cp > 1 and layout.context == "ring",
     )

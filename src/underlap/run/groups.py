@@ -22,18 +22,19 @@ from underlap.run.program import Program
 
 GroupOf = dict[str, Any]
 
+COUNTS = "ep counts"
+"""The group in which ranks of ep tell each other how many rows they send."""
+
 
 class Groups:
     """A process group for each group of the plan, and one for the numbers of rows that ranks of ep tell each other."""
-
-    COUNTS = "ep counts"
 
     def __init__(self, program: Program, timeout_s: float) -> None:
         self.of: GroupOf = {}
         made: list[Any] = []
         tables = dict(program.tables)
         if "ep" in tables:
-            tables[self.COUNTS] = tables["ep"]
+            tables[COUNTS] = tables["ep"]
         # Every rank makes every group, in one order: that is how torch agrees on them.
         for name, table in tables.items():
             for ranks in table:

@@ -86,10 +86,12 @@ class Rank:
     data_index: int
     tp_index: int
     ep_index: int
+    gathered_index: int
+    """Among the ranks of etp where they gather each other's rows; else 0."""
     ring_index: int
     zigzag: bool
     exchange_counts: Callable[[torch.Tensor, str], Callable[[], torch.Tensor]] | None = None
-    """Tells the other ranks of ep how many rows they will get."""
+    """Tells the other ranks of ep how many rows they will get. Gives what `Route.arriving` is."""
     step: int = 0
     """Optimizer steps begun."""
     lacking: torch.Tensor
@@ -116,14 +118,20 @@ class Route:
     sent: torch.Tensor
     """Rows per expert."""
     arriving: Callable[[], torch.Tensor]
-    """Rows that come, per source rank and local expert. Waits for the other ranks' numbers."""
-    arrived: list[list[int]] | None = None
+    """Rows that come, per rank whose rows are gathered here, source rank and local expert. Waits for the others' numbers."""
+    own: int = 0
+    """Which of the ranks whose rows are gathered this one is: where experts are divided and tokens too, those of etp."""
+    arrived: list[list[list[int]]] | None = None
 
-    def table(self) -> list[list[int]]:
-        """Rows per source rank and local expert."""
+    def tables(self) -> list[list[list[int]]]:
+        """Rows of each of the ranks whose rows are gathered here, per source rank and local expert."""
         if self.arrived is None:
             self.arrived = self.arriving().tolist()
         return self.arrived
+
+    def table(self) -> list[list[int]]:
+        """Rows that come to this rank, per source rank and local expert."""
+        return self.tables()[self.own]
 
 
 class Site:
@@ -188,6 +196,12 @@ class Site:
         """The work of a product."""
         assert isinstance(self.work, Gemm)
         return self.work
+
+    def own_rows(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
+        """The rows that this rank routes: all of them, or its part where tp ranks hold the same and share the work."""
+        if tensor.shape[0] == rows:
+            return tensor
+        return tensor[self.rank.tp_index * rows : (self.rank.tp_index + 1) * rows]
 
     @property
     def route_key(self) -> tuple[int, int, int, int]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from underlap.cost.work import Transfer
 from underlap.run.communication import Wire
-from underlap.run.groups import Groups
+from underlap.run.groups import COUNTS
 from underlap.run.lanes import StreamLanes
 from underlap.run.machine import Closure, Rank, Site
 from underlap.run.program import Instruction, Program
@@ -35,7 +35,7 @@ class Communicators:
         blocks = thread_blocks(program)
         tables = dict(program.tables)
         if "ep" in tables:
-            tables[Groups.COUNTS] = tables["ep"]
+            tables[COUNTS] = tables["ep"]
         # Every rank makes every group, in one order: that is how torch agrees on them.
         for name, table in tables.items():
             for ranks in table:

@@ -27,9 +27,7 @@ def _model(model: Model) -> list[str]:
         (model.latent is not None, "latent attention cannot be run yet: choose a model with MHA or GQA"),
         (model.norm != "rms", "layer norms with a bias cannot be run yet: choose a model with RMS norms"),
         (model.positions != "rope", "learned positions cannot be run yet: choose a model with rotary ones"),
-        (model.qk_norm, "norms of queries and keys cannot be run yet, as the plan has none: choose a model without qk_norm"),
         (model.qkv_bias or model.linear_bias, "biases cannot be run yet: choose a model without"),
-        (model.tied_embeddings, "a head tied to the embedding cannot be run yet: their gradients would have to be added up"),
     ]
     experts = model.experts
     limited = experts is not None and (experts.router_bias or (experts.groups or 1) > 1)
@@ -39,11 +37,9 @@ def _model(model: Model) -> list[str]:
 
 def _layout(model: Model, layout: Layout, workload: Workload) -> list[str]:
     train = isinstance(workload, Train)
-    moe = model.experts is not None
-    divided = moe and layout.tp > 1 and layout.expert_tensor != layout.tp
+    between = model.experts is not None and layout.expert_tensor not in (1, layout.tp)
     checks = [
-        (moe and layout.sp, "sp with experts cannot be run yet (uneven gathers over etp): leave sp out"),
-        (divided, f"etp={layout.expert_tensor} with tp={layout.tp} cannot be run yet: leave etp out"),
+        (between, f"etp={layout.expert_tensor} with tp={layout.tp} cannot be run yet: use 1 or {layout.tp}"),
         (layout.cp > 1 and not train, "cp in prefill or decode cannot be run yet: leave cp out"),
         (layout.pp > 1 and not train, "pp in prefill or decode cannot be run yet: leave pp out"),
         (layout.cp > 1 and model.sliding_window is not None, "cp with a sliding window cannot be run yet: leave one out"),

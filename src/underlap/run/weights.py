@@ -70,13 +70,16 @@ class Division:
             return torch.cat([self._columns(f"{owner}.{gate}", layer, (hidden, width)) for gate in self._gates], dim=1)
         if owner == "experts":
             return self._experts(part, layer)
-        if name == "embedding.tokens":
-            return self._rows(name, layer, (model.vocab, hidden))
+        if name in ("embedding.tokens", "head.tokens"):
+            # A tied head has a copy of its own where it is on another stage.
+            return self._rows("embedding.tokens", layer, (model.vocab, hidden))
         if name == "head.logits":
             return self._columns(name, layer, (hidden, model.vocab))
         if name == "router.logits":
             assert model.experts is not None
             return self._whole(name, layer, (hidden, model.experts.count))
+        if name in ("attention.query_norm", "attention.key_norm"):
+            return self._whole(name, layer, (model.head_dim,))
         assert name.endswith(".norm"), f"{name} is no weight of a plan"
         return self._whole(name, layer, (hidden,))
 

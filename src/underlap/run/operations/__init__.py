@@ -18,6 +18,7 @@ _BOUND: dict[str, tuple[Binder | None, Binder | None]] = {
     "attention.norm": (norm.forward, norm.backward),
     "mlp.norm": (norm.forward, norm.backward),
     "head.norm": (norm.forward, norm.backward),
+    "attention.qk_norm": (norm.of_heads, norm.of_heads_backward),
     "attention.rotary": (attention.rotary, attention.rotary_backward),
     "attention.core": (attention.core, attention.core_backward),
     "attention.append": (attention.append, None),
@@ -42,6 +43,7 @@ _BOUND: dict[str, tuple[Binder | None, Binder | None]] = {
     "embedding.place": (norm.copy, None),
     "head.maximum": (ends.maximum, None),
     "head.loss": (ends.loss, ends.loss_backward),
+    "tie.add": (None, norm.add_up),
     "head.logits": (ends.logits, products.input_gradient),
     **dict.fromkeys(
         ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "shared.up", "shared.down"),

@@ -40,7 +40,7 @@ def logits(site: Site) -> Closure:
     source, result = site.read(0), site.write(0)
     if source.shape[0] == result.shape[0]:
         return products.forward(site)
-    weight, length = site.read(1), source.shape[0] // result.shape[0]
+    weight, length = products.weight_of(site, 1), source.shape[0] // result.shape[0]
     return lambda: void(torch.mm(source[length - 1 :: length], weight, out=result))
 
 

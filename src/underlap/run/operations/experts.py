@@ -1,11 +1,13 @@
 """Routing, the products of experts, and the two permutations between tokens and experts.
 
 Sent rows are in order of experts, so those for one rank of ep lie together; received rows are in order of source rank, then
-expert. A row that several experts want is sent to each of them. No token is dropped.
+expert; what ranks of etp gather is in order of these ranks. A row that several experts want is sent to each of them. No token is
+dropped.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -25,8 +27,8 @@ def choose(site: Site) -> Closure:
         flat = index.reshape(-1)
         sent = torch.bincount(flat, minlength=count)
         exchange = rank.exchange_counts
-        arriving = exchange(sent, site.instruction.key) if exchange else lambda: sent[None]
-        rank.routes[key] = Route(torch.argsort(flat, stable=True), sent, arriving)
+        arriving = exchange(sent, site.instruction.key) if exchange else lambda: sent[None, None]
+        rank.routes[key] = Route(torch.argsort(flat, stable=True), sent, arriving, rank.gathered_index)
 
     return run
 
@@ -49,14 +51,16 @@ def choose_backward(site: Site) -> Closure:
 def permute(site: Site) -> Closure:
     """Each token once per chosen expert, in the order of experts."""
     source, result, rank, key = site.read(0), site.write(0), site.rank, site.route_key
-    top = site.rank.model.experts.top_k if site.rank.model.experts else 1
+    top = _choices(site)
+    source = site.own_rows(source, result.shape[0] // top)
     return lambda: _drop(result.copy_(source[rank.routes[key].order // top]))
 
 
 def permute_backward(site: Site) -> Closure:
     """The gradients of a token's copies, added up."""
     sent, result, rank, key = site.read(0), site.write(0), site.rank, site.route_key
-    top = site.rank.model.experts.top_k if site.rank.model.experts else 1
+    top = _choices(site)
+    result = site.own_rows(result, sent.shape[0] // top)
 
     def run() -> None:
         pairs = torch.empty_like(sent)
@@ -66,9 +70,16 @@ def permute_backward(site: Site) -> Closure:
     return run
 
 
+def _choices(site: Site) -> int:
+    """How many experts a token visits."""
+    assert site.model.experts is not None
+    return site.model.experts.top_k
+
+
 def merge(site: Site) -> Closure:
     """The weighted sum of what a token's experts gave."""
     returned, choice, result, rank, key = site.read(0), site.read(1), site.write(0), site.rank, site.route_key
+    result = site.own_rows(result, choice.shape[0])
 
     def run() -> None:
         pairs = torch.empty_like(returned)
@@ -81,6 +92,7 @@ def merge(site: Site) -> Closure:
 def merge_backward(site: Site) -> Closure:
     """Gradients of what the experts gave, in the order of experts, and of the weights."""
     gradient, returned, choice = site.read(0), site.read(1), site.read(2)
+    gradient = site.own_rows(gradient, choice.shape[0])
     result, of_choice, rank, key = site.write(0), site.write(1), site.rank, site.route_key
 
     def run() -> None:
@@ -106,7 +118,7 @@ def local(site: Site) -> Closure:
 def segments(rank: Rank, key: tuple[int, int, int, int]) -> Iterator[tuple[int, int, int]]:
     """(local expert, begin, end) of each run of received rows."""
     begin = 0
-    for of_source in rank.routes[key].table():
+    for of_source in itertools.chain.from_iterable(rank.routes[key].tables()):
         for expert, rows in enumerate(of_source):
             if rows:
                 yield expert, begin, begin + rows
