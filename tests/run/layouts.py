@@ -13,13 +13,21 @@ from tests.run import reference
 from underlap import inputs
 from underlap.ledger import ledger
 from underlap.model import Model
+from underlap.plan import OpKind
 from underlap.planner import plan as planned
+from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, batch_of, trains
+from underlap.run.machine import Closure, Constants
 from underlap.run.session import Session
-from underlap.run.weights import Division, Seeded
+from underlap.run.weights import Division, Parameters, Seeded
 from underlap.schedule import apply
+from underlap.workload import micro_batch_size, micro_batches
 
 SEED = 3
+FORWARD = ("forward", "prefill", "decode")
+
+Logits = tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]
+"""(sequence in the batch, position) of each row, the first of its tokens in the vocabulary, the rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +35,7 @@ class Case:
     """One plan to run."""
 
     model: str
+    """A preset, with seeded weights, or a folder of Hugging Face."""
     layout: str
     workload: str
     policy: str = ""
@@ -34,7 +43,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.layout} {self.workload} {self.policy} {self.layers}".replace("/", "_")
+        return f"{Path(self.model).name} {self.layout} {self.workload} {self.policy} {self.layers}".replace("/", "_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +61,12 @@ def made(case: Case) -> tuple[Any, Inputs, tuple[Any, ...]]:
     model, layout, work = model_of(case), inputs.layout(case.layout), inputs.workload(case.workload)
     plan = planned(model, layout, work, domain=8)
     applied = apply(plan, inputs.policy(case.policy))
-    job = Inputs(model=model, layout=layout, workload=work, parameters=Seeded(SEED))
+    parameters: Parameters = Seeded(SEED)
+    constants = Constants()
+    if Path(case.model).is_dir():
+        parameters = found = Checkpoint(Path(case.model), model)
+        constants = found.constants
+    job = Inputs(model=model, layout=layout, workload=work, parameters=parameters, constants=constants)
     return applied.plan, job, applied.refused
 
 
@@ -75,6 +89,7 @@ def run_all(session: Session, asked: Cases) -> None:
 
 def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     engine = Engine(plan, job, session.rank, torch.device("cpu"), session.timeout_s)
+    logits = _watched(engine)
     record = engine.recorded_step()
     gradients = {key: value.clone() for key, value in engine.tensors("gradient").items()}
     shards = {key: value.clone() for key, value in engine.tensors("gradient_shard").items()}
@@ -83,7 +98,7 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
         "gradient": gradients,
         "gradient_shard": shards,
         "weight": {key: value.clone() for key, value in (engine.tensors("shard") or engine.tensors("weight")).items()},
-        "logits": [value.clone() for value in engine.last("logits")] if not trains(job) else [],
+        "logits": logits,
         "counted": engine.counted(),
         "keys": [engine.program.instructions[row].key for row in record.flights],
         "planned": [one.key for one in engine.program.instructions if one.kind == 2],
@@ -91,6 +106,32 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
         "tp_index": engine.rank.tp_index,
     }
     engine.close()
+    return found
+
+
+def _watched(engine: Engine) -> list[Logits]:
+    """Filled as the engine runs: logits as they are made, for in training the loss is put over them."""
+    found: list[Logits] = []
+
+    def watching(closure: Closure, at: int) -> Closure:
+        instruction = engine.program.instructions[at]
+        operand = instruction.writes[0]
+        count = micro_batch_size(engine.job.workload, engine.job.layout)
+        before = engine.rank.data_index * micro_batches(engine.job.workload, engine.job.layout) + instruction.micro_batch
+        per_sequence = engine.program.cells[operand.cell].shape[0] // count
+        rows = torch.arange(operand.begin, operand.begin + operand.rows)
+        position = engine.rank.positions.view(count, -1)[:, -per_sequence:].reshape(-1)[rows]
+
+        def run() -> None:
+            closure()
+            values = engine.memory.view(operand).clone()
+            found.append((before * count + rows // per_sequence, position, engine.rank.vocab_begin, values))
+
+        return run
+
+    for at, instruction in enumerate(engine.program.instructions):
+        if instruction.role == "head.logits" and instruction.kind == OpKind.COMPUTE and instruction.phase in FORWARD:
+            engine.closures[at] = watching(engine.closures[at], at)
     return found
 
 
@@ -107,12 +148,19 @@ def expected(case: Case) -> tuple[float, reference.Full]:
     return float(found.detach()), {key: value.grad for key, value in full.items() if value.grad is not None}
 
 
-def differences(case: Case, results: list[dict[str, Any]], gradients: reference.Full) -> dict[str, float]:
+def expected_logits(case: Case) -> torch.Tensor:
+    """(sequences, positions, vocab), of the reference."""
+    _, job, _ = made(case)
+    full = {key: job.parameters.part(*key, shape, 0, 0, shape[0]) for key, shape in reference.full_shapes(job.model).items()}
+    return reference.logits(job.model, full, batch_of(job)[:, :-1])
+
+
+def differences(case: Case, results: list[dict[str, Any]], gradients: Parameters) -> dict[str, float]:
     """Of each gradient on each rank: the largest difference over the largest expected value."""
     _, job, _ = made(case)
     found: dict[str, float] = {}
     for rank, result in enumerate(results):
-        division = Division(job.model, job.layout, rank, reference.Tensors(gradients))
+        division = Division(job.model, job.layout, rank, gradients)
         sharded = {name for name, _ in result["gradient_shard"]}
         for kind in ("gradient", "gradient_shard"):
             for (name, layer), value in result[kind].items():
@@ -131,6 +179,23 @@ def differences(case: Case, results: list[dict[str, Any]], gradients: reference.
 def relative(value: torch.Tensor, wanted: torch.Tensor) -> float:
     """The largest difference over the largest wanted value."""
     return float((value - wanted).abs().max()) / (float(wanted.abs().max()) or 1.0)
+
+
+def logits_difference(results: list[dict[str, Any]], wanted: torch.Tensor) -> float:
+    """The largest difference over the largest wanted value; wanted is (sequences, positions, vocab), of which ranks have parts.
+
+    Training makes all of them, prefill those of last positions.
+    """
+    missing = torch.ones(wanted.shape, dtype=torch.bool)
+    largest = 0.0
+    for result in results:
+        for sequence, position, first, values in result["logits"]:
+            part = slice(first, first + values.shape[1])
+            missing[sequence, position, part] = False
+            largest = max(largest, float((values - wanted[sequence, position, part]).abs().max()))
+    prompts = results[0]["loss"] is None
+    assert not (missing[:, -1] if prompts else missing).any()
+    return largest / float(wanted.abs().max())
 
 
 def _shard_group(case: Case, rank: int, *, expert: bool) -> list[int]:
