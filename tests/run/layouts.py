@@ -89,7 +89,7 @@ def run_all(session: Session, asked: Cases) -> None:
 
 def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     engine = Engine(plan, job, session.rank, torch.device("cpu"), session.timeout_s)
-    logits = _watched(engine)
+    logits = watched(engine)
     record = engine.recorded_step()
     gradients = {key: value.clone() for key, value in engine.tensors("gradient").items()}
     shards = {key: value.clone() for key, value in engine.tensors("gradient_shard").items()}
@@ -109,8 +109,8 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     return found
 
 
-def _watched(engine: Engine) -> list[Logits]:
-    """Filled as the engine runs: logits as they are made, for in training the loss is put over them."""
+def watched(engine: Engine) -> list[Logits]:
+    """Filled as the engine runs: logits as they are made, for the loss, or the next step, is put over them."""
     found: list[Logits] = []
 
     def watching(closure: Closure, at: int) -> Closure:

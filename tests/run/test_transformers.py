@@ -57,7 +57,13 @@ LAYOUTS = {
         "tp=2,cp=2",
     ),
 }
+PREFILL = "prefill,batch=8,mbs=2,seq=16,precision=fp32"
+PREFILLED = {
+    "llama": ("tp=2", "tp=2,sp", "dp=2", "pp=2", "cp=2", "cp=2:ulysses", "tp=2,pp=2", "tp=2,cp=2"),
+    "mixtral": ("tp=2", "dp=2,ep=2", "pp=2", "cp=2", "cp=2:ulysses", "tp=2,dp=2,ep=2"),
+}
 ALL = [(family, layout) for family, named in LAYOUTS.items() for layout in named]
+PROMPTS = [(family, layout) for family, named in PREFILLED.items() for layout in named]
 
 
 class _Asked:
@@ -93,16 +99,17 @@ def wanted(models: dict[str, Saved]) -> dict[str, tuple[float, Any]]:
 def results(models: dict[str, Saved], tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
     """All layouts, in one launch per number of ranks."""
     by_world: dict[int, list[Case]] = {}
-    for family, layout in ALL:
-        by_world.setdefault(inputs.layout(layout).world, []).append(case_of(models[family], layout))
+    for workload, listed in ((TRAIN, ALL), (PREFILL, PROMPTS)):
+        for family, layout in listed:
+            by_world.setdefault(inputs.layout(layout).world, []).append(case_of(models[family], layout, workload))
     found: dict[Case, list[dict[str, Any]]] = {}
     for ranks, cases in by_world.items():
         found |= run_cases(tmp_path_factory.mktemp(f"ranks{ranks}"), ranks, cases)
     return found
 
 
-def case_of(saved: Saved, layout: str) -> Case:
-    return Case(str(saved.folder), layout, TRAIN, "", LAYERS)
+def case_of(saved: Saved, layout: str, workload: str = TRAIN) -> Case:
+    return Case(str(saved.folder), layout, workload, "", LAYERS)
 
 
 @pytest.mark.parametrize(("family", "layout"), ALL)
@@ -126,6 +133,26 @@ def test_logits_loss_and_every_gradient_equal_those_of_transformers(
     # Every number of the model was compared.
     assert all(bool(seen.all()) for seen in gradients.seen.values())
     assert sum(seen.numel() for seen in gradients.seen.values()) == models[family].model.num_parameters()
+
+
+@pytest.mark.parametrize(("family", "layout"), PROMPTS)
+def test_logits_behind_a_prompt_equal_those_of_transformers(
+    family: str,
+    layout: str,
+    models: dict[str, Saved],
+    wanted: dict[str, tuple[float, Any]],
+    results: dict[Case, list[dict[str, Any]]],
+) -> None:
+    found = results[case_of(models[family], layout, PREFILL)]
+    assert layouts.logits_difference(found, wanted[family][1]) < TOLERANCE
+
+
+@pytest.mark.parametrize(("family", "layout"), PROMPTS)
+def test_bytes_of_a_prefill_equal_the_ledger_of_its_plan(
+    family: str, layout: str, models: dict[str, Saved], results: dict[Case, list[dict[str, Any]]]
+) -> None:
+    case = case_of(models[family], layout, PREFILL)
+    assert layouts.counted_bytes(results[case]) == layouts.planned_bytes(case)
 
 
 def test_weights_are_read_as_transformers_saved_them(models: dict[str, Saved]) -> None:

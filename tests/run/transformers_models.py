@@ -22,7 +22,7 @@ _DENSE = {
     "vocab_size": VOCAB,
     "rms_norm_eps": 1e-4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
-    "initializer_range": 0.1,
+    "initializer_range": 0.2,
     "attn_implementation": "eager",
 }
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"}
@@ -78,3 +78,17 @@ def trained(made: Saved, batch: torch.Tensor) -> tuple[float, torch.Tensor]:
 def _save(model: transformers.PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(folder, max_shard_size="40KB")
     assert len(list(folder.glob("*.safetensors"))) > 1
+
+
+def generated(made: Saved, prompts: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What follows each prompt, greedily: tokens (prompts, count), and the logits that chose them. No token ends a sequence."""
+    made.model.generation_config.eos_token_id = None
+    found = made.model.generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        do_sample=False,
+        max_new_tokens=count,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return found.sequences[:, prompts.shape[1] :], torch.stack(found.logits, dim=1)

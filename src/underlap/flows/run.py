@@ -30,7 +30,7 @@ from underlap.run import comparing
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.trial import Comparison, RunBytes, Trial, Variant
-from underlap.workload import Train, Workload, check_workload, workload_text
+from underlap.workload import Decode, Prefill, Train, Workload, check_workload, workload_text
 
 if TYPE_CHECKING:
     from underlap.run.worker import Job, Outcome, Seen
@@ -149,6 +149,18 @@ def _folder(what: Asked) -> Iterator[Path]:
         yield Path(name)
 
 
+def _prompt(what: Asked) -> tuple[Prefill, Plan] | None:
+    """What fills the caches of a decode: prompts as long as its context, of random tokens."""
+    work = what.workload
+    if not isinstance(work, Decode):
+        return None
+    prefill = Prefill(batch=work.batch, mbs=work.mbs, seq=work.context, precision=work.precision)
+    check_workload(prefill, what.layout, what.model)
+    plan = planned(what.model, what.layout, prefill, domain=max(1, what.layout.world))
+    check_runnable(what.model, what.layout, prefill, plan)
+    return prefill, plan
+
+
 def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
     from underlap.run.worker import Job
 
@@ -161,6 +173,7 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         folder=folder,
         outcome=folder / "outcome.json",
         checkpoint=what.checkpoint,
+        prompt=_prompt(what),
         profile=what.profile,
         quiet=what.quiet,
     )
@@ -233,6 +246,7 @@ def _variant(made: _Planned, seen: Seen) -> Variant:
         bytes_by_axis=rows,
         unmatched_keys=seen.unmatched_keys,
         loss=seen.loss,
+        tokens=seen.tokens,
         refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
     )
 

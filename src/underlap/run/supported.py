@@ -15,7 +15,7 @@ def check_runnable(model: Model, layout: Layout, workload: Workload, plan: Plan)
     """Raises OptionError for the first thing that the engine does not do."""
     for reason in (
         *_model(model),
-        *_layout(model, layout, workload),
+        *_layout(model, layout),
         *_workload(layout, workload),
         *_passes(layout, workload, plan),
     ):
@@ -37,15 +37,12 @@ def _model(model: Model) -> list[str]:
     return [f"{model.name}: {text}" for broken, text in checks if broken]
 
 
-def _layout(model: Model, layout: Layout, workload: Workload) -> list[str]:
-    train = isinstance(workload, Train)
+def _layout(model: Model, layout: Layout) -> list[str]:
     moe = model.experts is not None
     divided = moe and layout.tp > 1 and layout.expert_tensor != layout.tp
     checks = [
         (moe and layout.sp, "sp with experts cannot be run yet (uneven gathers over etp): leave sp out"),
         (divided, f"etp={layout.expert_tensor} with tp={layout.tp} cannot be run yet: leave etp out"),
-        (layout.cp > 1 and not train, "cp in prefill or decode cannot be run yet: leave cp out"),
-        (layout.pp > 1 and not train, "pp in prefill or decode cannot be run yet: leave pp out"),
         (layout.cp > 1 and model.sliding_window is not None, "cp with a sliding window cannot be run yet: leave one out"),
     ]
     return [f"layout: {text}" for broken, text in checks if broken]
