@@ -130,7 +130,6 @@ def test_a_collective_that_builds_on_one_in_flight_is_refused() -> None:
         ("gpt3-22b", "", TRAIN, "layer norms with a bias cannot be run yet"),
         ("qwen3-30b-a3b", "", TRAIN, "norms of queries and keys cannot be run yet"),
         ("tiny-moe", "tp=2,sp", TRAIN, "sp with experts cannot be run yet"),
-        ("tiny-dense", "pp=2", "prefill,batch=4,seq=16", "pp in prefill or decode cannot be run yet"),
         ("tiny-dense", "", "train,gbs=8,mbs=2,seq=16,precision=fp8", "precision=fp8 cannot be run: use fp32 or bf16"),
         ("tiny-dense", "", f"{TRAIN},attention=unfused", "attention=unfused cannot be run"),
         ("tiny-dense", "dp=2,fsdp=2", "train,gbs=16,mbs=2,seq=16", "the plan all-reduces sums that it goes on adding to"),

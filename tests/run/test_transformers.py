@@ -58,12 +58,29 @@ LAYOUTS = {
     ),
 }
 PREFILL = "prefill,batch=8,mbs=2,seq=16,precision=fp32"
-PREFILLED = {
-    "llama": ("tp=2", "tp=2,sp", "dp=2", "pp=2", "cp=2", "cp=2:ulysses", "tp=2,pp=2", "tp=2,cp=2"),
-    "mixtral": ("tp=2", "dp=2,ep=2", "pp=2", "cp=2", "cp=2:ulysses", "tp=2,dp=2,ep=2"),
-}
+ALONE = "prefill,batch=8,mbs=1,seq=16,precision=fp32"
+PROMPTS = [
+    ("llama", "tp=2", PREFILL, ""),
+    ("llama", "tp=2,sp", PREFILL, ""),
+    ("llama", "dp=2", PREFILL, ""),
+    ("llama", "pp=2", PREFILL, ""),
+    ("llama", "cp=2", PREFILL, ""),
+    ("llama", "cp=2:ulysses", PREFILL, ""),
+    ("llama", "tp=2,pp=2", PREFILL, ""),
+    ("llama", "tp=2,cp=2", PREFILL, ""),
+    ("llama", "tp=2", PREFILL, "tp=split_batch"),
+    ("llama", "tp=2", ALONE, "tp=split_batch"),
+    ("llama", "tp=2,sp", PREFILL, "tp=decompose:4"),
+    ("mixtral", "tp=2", PREFILL, ""),
+    ("mixtral", "dp=2,ep=2", PREFILL, ""),
+    ("mixtral", "pp=2", PREFILL, ""),
+    ("mixtral", "cp=2", PREFILL, ""),
+    ("mixtral", "cp=2:ulysses", PREFILL, ""),
+    ("mixtral", "tp=2,dp=2,ep=2", PREFILL, ""),
+    ("mixtral", "dp=2,ep=2", PREFILL, "ep=split_batch"),
+]
+"""(family, layout, workload, passes)."""
 ALL = [(family, layout) for family, named in LAYOUTS.items() for layout in named]
-PROMPTS = [(family, layout) for family, named in PREFILLED.items() for layout in named]
 
 
 class _Asked:
@@ -99,17 +116,16 @@ def wanted(models: dict[str, Saved]) -> dict[str, tuple[float, Any]]:
 def results(models: dict[str, Saved], tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
     """All layouts, in one launch per number of ranks."""
     by_world: dict[int, list[Case]] = {}
-    for workload, listed in ((TRAIN, ALL), (PREFILL, PROMPTS)):
-        for family, layout in listed:
-            by_world.setdefault(inputs.layout(layout).world, []).append(case_of(models[family], layout, workload))
+    for family, layout, *rest in [*ALL, *PROMPTS]:
+        by_world.setdefault(inputs.layout(layout).world, []).append(case_of(models[family], layout, *rest))
     found: dict[Case, list[dict[str, Any]]] = {}
     for ranks, cases in by_world.items():
         found |= run_cases(tmp_path_factory.mktemp(f"ranks{ranks}"), ranks, cases)
     return found
 
 
-def case_of(saved: Saved, layout: str, workload: str = TRAIN) -> Case:
-    return Case(str(saved.folder), layout, workload, "", LAYERS)
+def case_of(saved: Saved, layout: str, workload: str = TRAIN, policy: str = "") -> Case:
+    return Case(str(saved.folder), layout, workload, policy, LAYERS)
 
 
 @pytest.mark.parametrize(("family", "layout"), ALL)
@@ -135,23 +151,17 @@ def test_logits_loss_and_every_gradient_equal_those_of_transformers(
     assert sum(seen.numel() for seen in gradients.seen.values()) == models[family].model.num_parameters()
 
 
-@pytest.mark.parametrize(("family", "layout"), PROMPTS)
+@pytest.mark.parametrize("prompt", PROMPTS, ids=" ".join)
 def test_logits_behind_a_prompt_equal_those_of_transformers(
-    family: str,
-    layout: str,
+    prompt: tuple[str, str, str, str],
     models: dict[str, Saved],
     wanted: dict[str, tuple[float, Any]],
     results: dict[Case, list[dict[str, Any]]],
 ) -> None:
-    found = results[case_of(models[family], layout, PREFILL)]
-    assert layouts.logits_difference(found, wanted[family][1]) < TOLERANCE
-
-
-@pytest.mark.parametrize(("family", "layout"), PROMPTS)
-def test_bytes_of_a_prefill_equal_the_ledger_of_its_plan(
-    family: str, layout: str, models: dict[str, Saved], results: dict[Case, list[dict[str, Any]]]
-) -> None:
-    case = case_of(models[family], layout, PREFILL)
+    family, *rest = prompt
+    case = case_of(models[family], *rest)
+    assert not results[case][0]["refused"]
+    assert layouts.logits_difference(results[case], wanted[family][1]) < TOLERANCE
     assert layouts.counted_bytes(results[case]) == layouts.planned_bytes(case)
 
 

@@ -254,9 +254,9 @@ class _Cells:
                 if writes:
                     operand = self._adding(expansion, row, operand, written[cell], own=whole in read)
                 self.operands[row][writes].append(operand)
-        read = {operand.cell for reads, _ in self.operands for operand in reads}
+        used = {operand.cell for reads, _ in self.operands for operand in reads}
         for cell, (root, _, _) in enumerate(roots):
-            if root.name == RESULT and cell not in read:
+            if root.name == RESULT and cell not in used:
                 span[cell][1] = self.rows
         self._allocate(span, roots)
 

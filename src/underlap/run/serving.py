@@ -21,14 +21,14 @@ class Prompt:
     """What a prefill left on one rank."""
 
     caches: dict[int, torch.Tensor]
-    """By layer: keys and values of each token of the prompts, (sequences, positions, width)."""
+    """By layer of this stage: keys and values of each token of the prompts, (sequences, positions, width)."""
     tokens: torch.Tensor
     """The likeliest token behind each prompt, (sequences,)."""
 
     @property
     def length(self) -> int:
         """Of each prompt, in tokens."""
-        return next(iter(self.caches.values())).shape[1]
+        return int(next(iter(self.caches.values())).shape[1])
 
 
 def prefilled(plan: Plan, job: Inputs, rank: int, device: torch.device, timeout_s: float) -> Prompt:

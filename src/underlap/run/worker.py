@@ -107,8 +107,9 @@ def work(session: Session, job: Job) -> None:
         prompt = _prompt(session, job, inputs, device)
         session.doing = "loading weights"
         engines = {name: Engine(plan, inputs, session.rank, device, session.timeout_s) for name, plan in job.plans}
-        for engine in engines.values() if prompt is not None else ():
-            serving.start(engine, prompt)
+        if prompt is not None:
+            for engine in engines.values():
+                serving.start(engine, prompt)
         told = _Progress(session.rank, job)
         records: dict[str, list[Record]] = {name: [] for name in engines}
         try:
