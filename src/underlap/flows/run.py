@@ -30,13 +30,15 @@ from underlap.run import comparing
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.trial import Comparison, RunBytes, Trial, Variant
-from underlap.workload import Decode, Prefill, Train, Workload, check_workload, workload_text
+from underlap.workload import Decode, Prefill, Train, Workload, check_workload, micro_batch_size, workload_text
 
 if TYPE_CHECKING:
     from underlap.run.worker import Job, Outcome, Seen
 
 HOST_LIMIT = 0.1
 """Above this share of host work in the step a comparison measures the host."""
+PROMPT_TOKENS = 4096
+"""Of a micro-batch of the prompts that a decode starts from: scores of attention, which are written, take memory."""
 BASELINE, POLICY = "baseline", "policy"
 
 
@@ -149,12 +151,24 @@ def _folder(what: Asked) -> Iterator[Path]:
         yield Path(name)
 
 
+def _prompts_at_once(work: Decode, layout: Layout) -> int:
+    """As many as PROMPT_TOKENS allow, and one at least; with sp, which divides tokens, as many as the decode has at once."""
+    count = micro_batch_size(work, layout)
+    if layout.sp:
+        return count
+    return max(
+        number
+        for number in range(1, count + 1)
+        if count % number == 0 and (number == 1 or number * work.context <= PROMPT_TOKENS)
+    )
+
+
 def _prompt(what: Asked) -> tuple[Prefill, Plan] | None:
     """What fills the caches of a decode: prompts as long as its context, of random tokens."""
     work = what.workload
     if not isinstance(work, Decode):
         return None
-    prefill = Prefill(batch=work.batch, mbs=work.mbs, seq=work.context, precision=work.precision)
+    prefill = Prefill(batch=work.batch, mbs=_prompts_at_once(work, what.layout), seq=work.context, precision=work.precision)
     check_workload(prefill, what.layout, what.model)
     plan = planned(what.model, what.layout, prefill, domain=max(1, what.layout.world))
     check_runnable(what.model, what.layout, prefill, plan)
