@@ -155,12 +155,13 @@ def expected_logits(case: Case) -> torch.Tensor:
     return reference.logits(job.model, full, batch_of(job)[:, :-1])
 
 
-def differences(case: Case, results: list[dict[str, Any]], gradients: Parameters) -> dict[str, float]:
+def differences(case: Case, results: list[dict[str, Any]], gradients: Parameters | reference.Full) -> dict[str, float]:
     """Of each gradient on each rank: the largest difference over the largest expected value."""
     _, job, _ = made(case)
+    whole = reference.Tensors(gradients) if isinstance(gradients, dict) else gradients
     found: dict[str, float] = {}
     for rank, result in enumerate(results):
-        division = Division(job.model, job.layout, rank, gradients)
+        division = Division(job.model, job.layout, rank, whole)
         sharded = {name for name, _ in result["gradient_shard"]}
         for kind in ("gradient", "gradient_shard"):
             for (name, layer), value in result[kind].items():

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
-from tests.run import layouts, reference  # noqa: E402 - only with torch
+from tests.run import layouts  # noqa: E402 - only with torch
 from tests.run.layouts import Case  # noqa: E402
 from underlap.run.launch import Local, launch  # noqa: E402
 
@@ -115,7 +115,7 @@ ALL = OF_ONE + OF_TWO + OF_FOUR + PASSES
 def test_logits_loss_and_every_gradient_equal_those_of_autograd(case: Case, results: dict[Case, Results]) -> None:
     loss, gradients = layouts.expected(case)
     assert layouts.total_loss(case, results[case]) == pytest.approx(loss, rel=TOLERANCE)
-    found = layouts.differences(case, results[case], reference.Tensors(gradients))
+    found = layouts.differences(case, results[case], gradients)
     assert len(found) >= 15
     assert max(found.values()) < TOLERANCE, max(found, key=found.__getitem__)
     assert layouts.logits_difference(results[case], layouts.expected_logits(case)) < TOLERANCE
