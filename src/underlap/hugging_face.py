@@ -130,7 +130,8 @@ def _qwen3_moe(config: _Config) -> dict[str, Any]:
     if dense != list(range(len(dense))):
         raise config.refuse("mlp_only_layers", "leading layers (0, 1, ...) or none")
     experts = {
-        "count": config.count("num_experts"),
+        # transformers 5 saves what earlier versions called num_experts under Mixtral's name (configuration_qwen3_moe.py).
+        "count": config.count("num_local_experts" if "num_local_experts" in config.keys else "num_experts"),
         "top_k": config.count("num_experts_per_tok"),
         "intermediate": config.count("moe_intermediate_size"),
         "dense_layers": len(dense),

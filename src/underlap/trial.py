@@ -71,6 +71,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Structural keys that the plan or the record has and the other has not."""
     loss: float | None
     """Of the last step, mean over all tokens. Null without training."""
+    tokens: list[int] | None = None
+    """Of a decode: the likeliest second token behind the prompt of each sequence (the prefill chose the first). Else null."""
     refused: list[str]
     """Passes that were not applied, each with its reason."""
     wire: WireBytes | None = None

@@ -138,6 +138,11 @@ def test_a_configuration_has_the_parameters_that_its_maker_publishes(config: dic
     assert model_of_config(config, "config.json").parameters == pytest.approx(parameters, rel=0.005)
 
 
+def test_experts_of_qwen3_are_counted_under_the_name_that_transformers_5_saves() -> None:
+    renamed = {("num_local_experts" if key == "num_experts" else key): value for key, value in QWEN3_MOE.items()}
+    assert model_of_config(renamed, "c.json") == model_of_config(QWEN3_MOE, "c.json")
+
+
 def test_gpt2_small_is_counted_to_the_last_parameter() -> None:
     assert model_of_config(GPT2, "config.json").parameters == 124_439_808
 

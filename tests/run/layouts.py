@@ -14,14 +14,22 @@ from tests.run.counting import Counter, added
 from underlap import inputs
 from underlap.ledger import ledger
 from underlap.model import Model
+from underlap.plan import OpKind
 from underlap.planner import plan as planned
+from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, batch_of, trains
 from underlap.run.launch import Local, launch
+from underlap.run.machine import Closure, Constants
 from underlap.run.session import Session
-from underlap.run.weights import Division, Seeded
+from underlap.run.weights import Division, Parameters, Seeded
 from underlap.schedule import apply
+from underlap.workload import micro_batch_size, micro_batches
 
 SEED = 3
+FORWARD = ("forward", "prefill", "decode")
+
+Logits = tuple[torch.Tensor, torch.Tensor, int, torch.Tensor]
+"""(sequence in the batch, position) of each row, the first of its tokens in the vocabulary, the rows."""
 
 Results = list[dict[str, Any]]
 """Of each rank: what `run_one` found."""
@@ -32,6 +40,7 @@ class Case:
     """One plan to run."""
 
     model: str
+    """A preset, with seeded weights, or a folder of Hugging Face."""
     layout: str
     workload: str
     policy: str = ""
@@ -39,7 +48,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.layout} {self.workload} {self.policy} {self.layers}".replace("/", "_")
+        return f"{Path(self.model).name} {self.layout} {self.workload} {self.policy} {self.layers}".replace("/", "_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +75,12 @@ def made(case: Case) -> tuple[Any, Inputs, tuple[Any, ...]]:
     model, layout, work = model_of(case), inputs.layout(case.layout), inputs.workload(case.workload)
     plan = planned(model, layout, work, domain=8)
     applied = apply(plan, inputs.policy(case.policy))
-    job = Inputs(model=model, layout=layout, workload=work, parameters=Seeded(SEED))
+    parameters: Parameters = Seeded(SEED)
+    constants = Constants()
+    if Path(case.model).is_dir():
+        parameters = found = Checkpoint(Path(case.model), model)
+        constants = found.constants
+    job = Inputs(model=model, layout=layout, workload=work, parameters=parameters, constants=constants)
     return applied.plan, job, applied.refused
 
 
@@ -106,6 +120,7 @@ def identifier(case: Case) -> str:
 
 def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     engine = Engine(plan, job, session.rank, torch.device("cpu"), session.timeout_s)
+    logits = watched(engine)
     with Counter() as seen:
         record = engine.recorded_step()
     gradients = {key: value.clone() for key, value in engine.tensors("gradient").items()}
@@ -115,7 +130,7 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
         "gradient": gradients,
         "gradient_shard": shards,
         "weight": {key: value.clone() for key, value in (engine.tensors("weight") | engine.tensors("shard")).items()},
-        "logits": [value.clone() for value in engine.last("logits")] if not trains(job) else [],
+        "logits": logits,
         "counted": engine.counted(),
         "seen": dict(seen.bytes),
         "uneven": seen.uneven,
@@ -126,6 +141,32 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
         "tp_index": engine.rank.tp_index,
     }
     engine.close()
+    return found
+
+
+def watched(engine: Engine) -> list[Logits]:
+    """Filled as the engine runs: logits as they are made, for the loss, or the next step, is put over them."""
+    found: list[Logits] = []
+
+    def watching(closure: Closure, at: int) -> Closure:
+        instruction = engine.program.instructions[at]
+        operand = instruction.writes[0]
+        count = micro_batch_size(engine.job.workload, engine.job.layout)
+        before = engine.rank.data_index * micro_batches(engine.job.workload, engine.job.layout) + instruction.micro_batch
+        per_sequence = engine.program.cells[operand.cell].shape[0] // count
+        rows = torch.arange(operand.begin, operand.begin + operand.rows)
+        position = engine.rank.positions.view(count, -1)[:, -per_sequence:].reshape(-1)[rows]
+
+        def run() -> None:
+            closure()
+            values = engine.memory.view(operand).clone()
+            found.append((before * count + rows // per_sequence, position, engine.rank.vocab_begin, values))
+
+        return run
+
+    for at, instruction in enumerate(engine.program.instructions):
+        if instruction.role == "head.logits" and instruction.kind == OpKind.COMPUTE and instruction.phase in FORWARD:
+            engine.closures[at] = watching(engine.closures[at], at)
     return found
 
 
@@ -142,12 +183,20 @@ def expected(case: Case) -> tuple[float, reference.Full]:
     return float(found.detach()), {key: value.grad for key, value in full.items() if value.grad is not None}
 
 
-def differences(case: Case, results: list[dict[str, Any]], gradients: reference.Full) -> dict[str, float]:
+def expected_logits(case: Case) -> torch.Tensor:
+    """(sequences, positions, vocab), of the reference."""
+    _, job, _ = made(case)
+    full = {key: job.parameters.part(*key, shape, 0, 0, shape[0]) for key, shape in reference.full_shapes(job.model).items()}
+    return reference.logits(job.model, full, batch_of(job)[:, :-1])
+
+
+def differences(case: Case, results: list[dict[str, Any]], gradients: Parameters | reference.Full) -> dict[str, float]:
     """Of each gradient on each rank: the largest difference over the largest expected value."""
     _, job, _ = made(case)
+    whole = reference.Tensors(gradients) if isinstance(gradients, dict) else gradients
     found: dict[str, float] = {}
     for rank, result in enumerate(results):
-        division = Division(job.model, job.layout, rank, reference.Tensors(gradients))
+        division = Division(job.model, job.layout, rank, whole)
         sharded = {name for name, _ in result["gradient_shard"]}
         for kind in ("gradient", "gradient_shard"):
             for (name, layer), value in result[kind].items():
@@ -171,6 +220,23 @@ def relative(value: torch.Tensor, wanted: torch.Tensor) -> float:
 def weights_of(results: Results) -> set[str]:
     """The names of all weights that some rank of the plan keeps, whole or in shards."""
     return {name for result in results for name, _ in result["weight"]}
+
+
+def logits_difference(results: Results, wanted: torch.Tensor) -> float:
+    """The largest difference over the largest wanted value; wanted is (sequences, positions, vocab), of which ranks have parts.
+
+    Training makes all of them, prefill those of last positions.
+    """
+    missing = torch.ones(wanted.shape, dtype=torch.bool)
+    largest = 0.0
+    for result in results:
+        for sequence, position, first, values in result["logits"]:
+            part = slice(first, first + values.shape[1])
+            missing[sequence, position, part] = False
+            largest = max(largest, float((values - wanted[sequence, position, part]).abs().max()))
+    prompts = results[0]["loss"] is None
+    assert not (missing[:, -1] if prompts else missing).any()
+    return largest / float(wanted.abs().max())
 
 
 def _shard_group(case: Case, rank: int, *, expert: bool) -> list[int]:

@@ -9,10 +9,12 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from tests.run import reference
+from tests.run import layouts, reference
 from underlap import inputs
 from underlap.model import Model
 from underlap.planner import plan as planned
+from underlap.run import serving
+from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs
 from underlap.run.session import Session
 from underlap.run.weights import Seeded
@@ -93,4 +95,52 @@ def prefilled(session: Session, asked: list[Serving]) -> None:
             (logits,) = engine.last("logits")
             kept = (logits.clone(), engine.rank.data_index * mine, engine.rank.vocab_begin)
             torch.save(kept, one.folder / f"{one.model} {one.layout} prefill rank{session.rank}.pt")
+            engine.close()
+
+
+# ---- a prompt, then what follows, of folders of Hugging Face
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """A prefill of some prompts, and a greedy decode behind it."""
+
+    folder: Path
+    """Of the model."""
+    layout: str
+    prefill: str
+    new: int
+    results: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder.name} {self.layout} {self.prefill}"
+
+
+def jobs(one: Generation) -> tuple[Inputs, Inputs]:
+    """(prefill, decode)."""
+    model, layout = inputs.model(str(one.folder)), inputs.layout(one.layout)
+    parameters = Checkpoint(one.folder, model)
+    prefill = inputs.workload(one.prefill)
+    decode = inputs.workload(f"decode,batch={prefill.batch},context={prefill.seq + one.new},precision=fp32")
+    made = [
+        Inputs(model=model, layout=layout, workload=work, parameters=parameters, constants=parameters.constants)
+        for work in (prefill, decode)
+    ]
+    return made[0], made[1]
+
+
+def generated(session: Session, asked: list[Generation]) -> None:
+    """The entry of a rank: leaves (which of the batch, tokens, the decode's logits)."""
+    with session.connected():
+        for one in asked:
+            session.doing = f"running {one.name}"
+            prefill, decode = jobs(one)
+            device = torch.device("cpu")
+            plans = [planned(job.model, job.layout, job.workload, domain=8) for job in (prefill, decode)]
+            prompt = serving.prefilled(plans[0], prefill, session.rank, device, session.timeout_s)
+            engine = Engine(plans[1], decode, session.rank, device, session.timeout_s)
+            logits = layouts.watched(engine)
+            tokens = serving.greedy(engine, prompt, one.new)
+            torch.save((engine.rank.data_index, tokens, logits), one.results / f"{one.name} rank{session.rank}.pt")
             engine.close()

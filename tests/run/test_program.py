@@ -129,7 +129,6 @@ def test_a_collective_that_builds_on_one_in_flight_is_refused() -> None:
         ("deepseek-v3", "", TRAIN, "latent attention cannot be run yet"),
         ("gpt3-22b", "", TRAIN, "layer norms with a bias cannot be run yet"),
         ("tiny-moe", "tp=4,etp=2,ep=2", TRAIN, "etp=2 with tp=4 cannot be run yet: use 1 or 4"),
-        ("tiny-dense", "pp=2", "prefill,batch=4,seq=16", "pp in prefill or decode cannot be run yet"),
         ("tiny-dense", "", "train,gbs=8,mbs=2,seq=16,precision=fp8", "precision=fp8 cannot be run: use fp32 or bf16"),
         ("tiny-dense", "", f"{TRAIN},attention=unfused", "attention=unfused cannot be run"),
         ("tiny-dense", "dp=2,fsdp=2", "train,gbs=16,mbs=2,seq=16", "the plan all-reduces sums that it goes on adding to"),

@@ -95,12 +95,13 @@ ALL = OF_ONE + OF_TWO + OF_FOUR + PASSES
 
 
 @pytest.mark.parametrize("case", ALL, ids=identifier)
-def test_loss_and_every_gradient_equal_those_of_autograd(case: Case, results: dict[Case, Results]) -> None:
+def test_logits_loss_and_every_gradient_equal_those_of_autograd(case: Case, results: dict[Case, Results]) -> None:
     loss, gradients = layouts.expected(case)
     assert layouts.total_loss(case, results[case]) == pytest.approx(loss, rel=TOLERANCE)
     found = layouts.differences(case, results[case], gradients)
     assert len(found) >= 15
     assert max(found.values()) < TOLERANCE, max(found, key=found.__getitem__)
+    assert layouts.logits_difference(results[case], layouts.expected_logits(case)) < TOLERANCE
 
 
 @pytest.mark.parametrize("case", ALL, ids=identifier)

@@ -34,7 +34,7 @@ from underlap.run.priority import Priority, check_priority
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.trial import Comparison, ControlBytes, RunBytes, Trial, Variant, WireBytes
-from underlap.workload import Train, Workload, check_workload, workload_text
+from underlap.workload import Decode, Prefill, Train, Workload, check_workload, micro_batch_size, workload_text
 
 if TYPE_CHECKING:
     from underlap.run.launch import Local
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 HOST_LIMIT = 0.1
 """Above this share of host work in the step a comparison measures the host."""
+PROMPT_TOKENS = 4096
+"""Of a micro-batch of the prompts that a decode starts from: scores of attention, which are written, take memory."""
 BASELINE, POLICY = "baseline", "policy"
 
 
@@ -191,6 +193,30 @@ def _folder(what: Asked) -> Iterator[Path]:
         yield Path(name)
 
 
+def _prompts_at_once(work: Decode, layout: Layout) -> int:
+    """As many as PROMPT_TOKENS allow, and one at least; with sp, which divides tokens, as many as the decode has at once."""
+    count = micro_batch_size(work, layout)
+    if layout.sp:
+        return count
+    return max(
+        number
+        for number in range(1, count + 1)
+        if count % number == 0 and (number == 1 or number * work.context <= PROMPT_TOKENS)
+    )
+
+
+def _prompt(what: Asked) -> tuple[Prefill, Plan] | None:
+    """What fills the caches of a decode: prompts as long as its context, of random tokens."""
+    work = what.workload
+    if not isinstance(work, Decode):
+        return None
+    prefill = Prefill(batch=work.batch, mbs=_prompts_at_once(work, what.layout), seq=work.context, precision=work.precision)
+    check_workload(prefill, what.layout, what.model)
+    plan = planned(what.model, what.layout, prefill, domain=max(1, what.layout.world))
+    check_runnable(what.model, what.layout, prefill, plan)
+    return prefill, plan
+
+
 def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
     from underlap.run.worker import Job
 
@@ -203,6 +229,7 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         folder=folder,
         outcome=folder / "outcome.json",
         checkpoint=what.checkpoint,
+        prompt=_prompt(what),
         profile=what.profile,
         device=what.device or "cpu",
         graph=what.graph,
@@ -292,6 +319,7 @@ def _variant(made: _Planned, seen: Seen, barrier_bytes: int) -> Variant:
         control=[ControlBytes(group=g, collective=c, what=what, counted_bytes=size) for g, c, what, size in seen.control],
         unmatched_keys=seen.unmatched_keys,
         loss=seen.loss,
+        tokens=seen.tokens,
         refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
         wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
     )

@@ -17,11 +17,13 @@ from underlap.cost.work import ELEMENT_BYTES, Attention
 from underlap.planner import unfused
 from underlap.planner.drafting import Draft
 from underlap.planner.shapes import WIDE, Shapes
-from underlap.workload import Decode, Train
+from underlap.workload import Decode, Prefill, Train
 
 
 def core(draft: Draft, shapes: Shapes) -> None:
-    """qkv -> context."""
+    """qkv -> context; in prefill and decode also -> cache."""
+    if isinstance(shapes.workload, Prefill):
+        _keep(draft, shapes)
     if isinstance(shapes.workload, Decode):
         _cached(draft, shapes)
     elif _unfused(shapes):
@@ -76,10 +78,24 @@ def _whole(shapes: Shapes, *, heads: int | None = None, kv_heads: int | None = N
     )
 
 
+def _cache_width(shapes: Shapes) -> int:
+    """What is kept of one token and layer on one rank, in elements: keys and values, or the latent that all heads share."""
+    latent = shapes.model.latent
+    return shapes.key_width if latent is None else latent.kv_rank + latent.rope_head_dim
+
+
+def _keep(draft: Draft, shapes: Shapes) -> None:
+    """What a decode reads, of this rank's tokens: a copy in memory, as serving engines have a kernel of its own for it
+    (vLLM: reshape_and_cache). Rows are tokens, so that parts of a prompt are parts of it."""
+    new = shapes.tokens * _cache_width(shapes)
+    draft.buffer("cache", shapes.tokens, _cache_width(shapes), persistent=True)
+    draft.compute("attention.append", shapes.stream(new, new), "latent" if shapes.model.latent else "qkv", "cache")
+
+
 def _cached(draft: Draft, shapes: Shapes) -> None:
     """One new token per sequence: its keys and values join the cache, attention reads all of it."""
     model = shapes.model
-    width = shapes.key_width if model.latent is None else model.latent.kv_rank + model.latent.rope_head_dim
+    width = _cache_width(shapes)
     draft.buffer("cache", shapes.sequences, shapes.context, width, persistent=True)
     new = shapes.tokens * width
     draft.compute("attention.append", shapes.stream(new, new), "qkv cache", "cache")

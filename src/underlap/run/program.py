@@ -25,6 +25,9 @@ from underlap.plan import COMPUTE_LANE, Buffer, OpKind, Plan, Role, Scope, text
 ADDED_UP = ("gradient.", "gradient_shard.", "grad.qkv", "grad.keys")
 """Buffers that several operations of a step add to: the first one to write overwrites what was there."""
 
+RESULT = "logits"
+"""Where no operation reads it, it is read behind the step, so that nothing may be put over it."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -257,6 +260,10 @@ class _Cells:
                 if writes:
                     operand = self._adding(expansion, row, operand, written[cell], own=whole in read)
                 self.operands[row][writes].append(operand)
+        used = {operand.cell for reads, _ in self.operands for operand in reads}
+        for cell, (root, _, _) in enumerate(roots):
+            if root.name == RESULT and cell not in used:
+                span[cell][1] = self.rows
         self._allocate(span, roots)
 
     def _adding(self, expansion: Expansion, row: int, operand: Operand, written: list[tuple[int, int]], *, own: bool) -> Operand:

@@ -15,7 +15,7 @@ def check_runnable(model: Model, layout: Layout, workload: Workload, plan: Plan)
     """Raises OptionError for the first thing that the engine does not do."""
     for reason in (
         *_model(model),
-        *_layout(model, layout, workload),
+        *_layout(model, layout),
         *_workload(layout, workload),
         *_passes(layout, workload, plan),
     ):
@@ -35,13 +35,10 @@ def _model(model: Model) -> list[str]:
     return [f"{model.name}: {text}" for broken, text in checks if broken]
 
 
-def _layout(model: Model, layout: Layout, workload: Workload) -> list[str]:
-    train = isinstance(workload, Train)
+def _layout(model: Model, layout: Layout) -> list[str]:
     between = model.experts is not None and layout.expert_tensor not in (1, layout.tp)
     checks = [
         (between, f"etp={layout.expert_tensor} with tp={layout.tp} cannot be run yet: use 1 or {layout.tp}"),
-        (layout.cp > 1 and not train, "cp in prefill or decode cannot be run yet: leave cp out"),
-        (layout.pp > 1 and not train, "pp in prefill or decode cannot be run yet: leave pp out"),
         (layout.cp > 1 and model.sliding_window is not None, "cp with a sliding window cannot be run yet: leave one out"),
     ]
     return [f"layout: {text}" for broken, text in checks if broken]

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from underlap.layout import Layout, layout_text
 from underlap.model import Model
 from underlap.plan import Plan
+from underlap.run import serving
 from underlap.run.backend import place
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, trains
@@ -29,7 +30,7 @@ from underlap.run.recording import document, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.times import Record
 from underlap.run.weights import Parameters, Seeded
-from underlap.workload import Workload, workload_text
+from underlap.workload import Decode, Prefill, Workload, workload_text
 
 WARM_UP = 2
 PROFILED = 6
@@ -54,6 +55,8 @@ class Job:
     outcome: Path
     """Where rank 0 writes what all ranks saw."""
     checkpoint: Path | None = None
+    prompt: tuple[Prefill, Plan] | None = None
+    """Decode: what fills the caches first."""
     seed: int = 0
     profile: bool = False
     device: str = "cpu"
@@ -92,6 +95,7 @@ class Seen(msgspec.Struct, kw_only=True):
     control: list[tuple[str, str, str, int]]
     unmatched_keys: int
     loss: float | None
+    tokens: list[int] | None
     median: int
     """The repetition of the median step time, which the records show in a comparison."""
     sent: list[int]
@@ -125,10 +129,16 @@ def work(session: Session, job: Job) -> None:
 
     for name, plan in job.plans:
         session.agree(f"plans ({name})", digest(plan))
+    if job.prompt is not None:
+        session.agree("plans (prompt)", digest(job.prompt[1]))
     with session.connected():
         device = place(job.device, local_rank(dict(os.environ), session.rank))
+        prompt = _prompt(session, job, inputs, device)
         session.doing = "loading weights"
         engines = {name: Engine(plan, inputs, session.rank, device, session.timeout_s) for name, plan in job.plans}
+        if prompt is not None:
+            for engine in engines.values():
+                serving.start(engine, prompt)
         told = _Progress(session.rank, job)
         records: dict[str, list[Record]] = {name: [] for name in engines}
         meter = Meter(job.interface)
@@ -146,6 +156,15 @@ def work(session: Session, job: Job) -> None:
         _finish(session, job, engines, records, firsts, meter)
         for engine in engines.values():
             engine.lanes.release()
+
+
+def _prompt(session: Session, job: Job, inputs: Inputs, device: torch.device) -> serving.Prompt | None:
+    """What a decode goes on from, with the weights that it will have; this engine's memory is given back before it."""
+    if job.prompt is None:
+        return None
+    session.doing = "prefilling the prompts of the decode"
+    workload, plan = job.prompt
+    return serving.prefilled(plan, dataclasses.replace(inputs, workload=workload), session.rank, device, session.timeout_s)
 
 
 def _parameters(job: Job) -> tuple[Parameters, Constants]:
@@ -268,6 +287,7 @@ def _finish(
                 control=[(*key, size) for key, size in control.items()],
                 unmatched_keys=sum(session.gathered(unmatched(engine, trace, len(shown)))),
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
+                tokens=_tokens(session, engine),
                 median=middle,
                 sent=[sent - idle[0] for sent, _ in passed],
                 received=[received - idle[1] for _, received in passed],
@@ -286,6 +306,14 @@ def _finish(
         )
         job.outcome.write_bytes(msgspec.json.encode(outcome))
     session.gathered(None)
+
+
+def _tokens(session: Session, engine: Engine) -> list[int] | None:
+    """Of a decode: what its last step chose for each sequence of the batch."""
+    if not isinstance(engine.job.workload, Decode):
+        return None
+    by_index = dict(session.gathered((engine.rank.data_index, serving.chosen(engine).tolist())))
+    return [token for index in sorted(by_index) for token in by_index[index]]
 
 
 def unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:

@@ -210,11 +210,9 @@ def core_backward(site: Site) -> Closure:
 def append(site: Site) -> Closure:
     """Keys and values of the new tokens join the cache: one behind those there in decode, all of a prompt in prefill."""
     source, cache = site.the("qkv"), site.write(0)
-    width = cache.shape[-1]
-    sequences, rank = cache.shape[0], site.rank
+    width, rank = cache.shape[-1], site.rank
     if site.instruction.phase == "prefill":
-        rows = source.shape[0] // sequences
-        return lambda: void(cache[:, :rows].copy_(source[:, -width:].view(sequences, rows, width)))
+        return lambda: void(cache.copy_(source[:, -width:]))
     return lambda: void(cache[:, rank.length].copy_(source[:, -width:]))
 
 
