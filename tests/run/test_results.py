@@ -89,7 +89,7 @@ Results = list[dict[str, Any]]
 
 
 def run_cases(folder: Path, ranks: int, cases: list[Case]) -> dict[Case, Results]:
-    launch(layouts.run_all, [layouts.Cases(tuple(cases), folder)] * ranks, Local(ranks=ranks, timeout_s=30))
+    launch(layouts.run_all, [layouts.Cases(tuple(cases), folder)] * ranks, Local(ranks=ranks, timeout_s=120))
     return {
         case: [torch.load(folder / f"{case.name} rank{rank}.pt", weights_only=False) for rank in range(ranks)] for case in cases
     }

@@ -20,8 +20,8 @@ LAYOUTS = [("tiny-dense", "tp=2"), ("tiny-moe", "tp=2"), ("tiny-moe", "dp=2,ep=2
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("serving")
     asked = [Serving(model, layout, made) for model, layout in LAYOUTS]
-    launch(serving.greedy, [asked] * 2, Local(ranks=2, timeout_s=30))
-    launch(serving.prefilled, [asked] * 2, Local(ranks=2, timeout_s=30))
+    launch(serving.greedy, [asked] * 2, Local(ranks=2, timeout_s=120))
+    launch(serving.prefilled, [asked] * 2, Local(ranks=2, timeout_s=120))
     return made
 
 
