@@ -116,7 +116,7 @@ class Wire:
     def _gather_weights(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Parts of several weights -> the weights. In place, a rank's part is where it belongs."""
         instruction = site.instruction
-        size = dist.get_worldsize_of(group)
+        size = dist.get_world_size(group)
         own = dist.get_rank(group)
         targets = [site.write(at) for at in range(len(instruction.writes))]
         lengths = [-(-target.numel() // size) for target in targets]
@@ -144,7 +144,7 @@ class Wire:
 
     def _scatter_gradients(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Gradients -> this rank's part of their sum, written or added."""
-        size = dist.get_worldsize_of(group)
+        size = dist.get_world_size(group)
         sources = [site.read(at) for at in range(len(site.instruction.reads))]
         puts = [site.into(operand) for operand in site.instruction.writes]
         lengths = [-(-source.numel() // size) for source in sources]
@@ -167,7 +167,7 @@ class Wire:
 
     def _gather_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Tokens of the tp ranks -> all tokens, in order."""
-        size, source, result = dist.get_worldsize_of(group), site.read(0), site.write(0)
+        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
         pieces = self._pieces(site.instruction.writes[0])
         if site.instruction.reads[0].cell == site.instruction.writes[0].cell:
             # Ranks have each made their part of the rows, in place and in order.
@@ -183,7 +183,7 @@ class Wire:
 
     def _scatter_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Partial sums of all tokens -> the sum of this rank's."""
-        size, source, result = dist.get_worldsize_of(group), site.read(0), site.write(0)
+        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
         pieces = self._pieces(site.instruction.reads[0])
 
         def start() -> Flight:
@@ -202,7 +202,7 @@ class Wire:
 
     def _exchange_heads(self, site: Site, group: Any) -> Callable[[], Flight]:
         """Ulysses: parts of the sequence with all heads <-> all of it with parts of the heads."""
-        size, source, result = dist.get_worldsize_of(group), site.read(0), site.write(0)
+        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
         to_heads = result.shape[0] > source.shape[0]
         rows = min(source.shape[0], result.shape[0])
         sections = _sections(site, max(source.shape[1], result.shape[1]))
