@@ -107,7 +107,7 @@ def test_a_claim_that_the_model_does_not_give_decides_nothing(carried) -> None:
     found = carried(made("2 x"))
 
     assert found.outcome == "not decidable"
-    assert "2 x claimed, 1.24" in found.why
+    assert "2 x claimed, 1.226 x" in found.why
     assert found.mine is not None
 
 
