@@ -25,7 +25,15 @@ _DENSE = {
     "initializer_range": 0.2,
     "attn_implementation": "eager",
 }
-_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "eager"}
+_EXPERTS = {"num_experts_per_tok": 2, "experts_implementation": "eager"}
+_CHOSEN = {"num_experts": 4, "moe_intermediate_size": 24, "norm_topk_prob": True, "decoder_sparse_step": 1}
+_FAMILIES = {
+    "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_DENSE)),
+    "llama, tied": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_DENSE, tie_word_embeddings=True)),
+    "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**_DENSE)),
+    "mixtral": lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(**_DENSE, **_EXPERTS, num_local_experts=4)),
+    "qwen3 moe": lambda: transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**_DENSE, **_EXPERTS, **_CHOSEN)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +48,7 @@ class Saved:
 def model_of(family: str) -> transformers.PreTrainedModel:
     """A model in fp32 with random weights; those of norms, which start as ones, too."""
     torch.manual_seed(11)
-    if family == "llama":
-        made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**_DENSE))
-    else:
-        made = transformers.MixtralForCausalLM(transformers.MixtralConfig(**_DENSE, **_EXPERTS))
+    made = _FAMILIES[family]()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if name.endswith("norm.weight"):
