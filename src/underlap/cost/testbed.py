@@ -26,10 +26,12 @@ from underlap.cost.work import Attention, ComputeWork, Copy, Gemm, Stream, Trans
 from underlap.documents import require, require_counts
 from underlap.errors import OptionError
 
-Priority = Literal["none", "communication", "compute"]
+Priority = Literal["default", "communication", "equal", "compute"]
 
 FORWARD_PHASES = ("recompute", "prefill", "decode")
 """Whose operations are those of the forward pass."""
+FIRST_ENDS = 0.75
+"""Where the first of two transfers ends before this share of the time of both, they are carried out in order."""
 FASTEST_SHARE = 0.5
 """A link that is predicted faster than measured may need at most so much of what the cores can copy: beyond, they are the limit."""
 
@@ -138,16 +140,24 @@ class Transfers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cpu_start_us: Value
     """CPU time of the library's threads, per transfer and per byte."""
     cpu_ns_per_byte: Value
-    issue_us: Value
-    """What the issuing thread is held up, once and per byte; and behind the wait, before what came can be used."""
-    issue_ns_per_byte: Value
-    finish_us: Value
-    finish_ns_per_byte: Value
-    in_order: bool
-    """Of two that are under way at once, the first ends well before the second."""
+    first_of_two: Value
+    """Of two that are issued at once: when the first was done, over when both were. About a half: one after the other."""
     residual: float
     """Share by which the fit misses the points, root mean square."""
     points: list[TransferPoint]
+
+
+class HostCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the thread that computes does for a transfer, once and per byte of its payload."""
+
+    pack_us: Value
+    """Before the library is called."""
+    pack_ns_per_byte: Value
+    call_us: Value
+    """In the call: the transfer may begin meanwhile."""
+    finish_us: Value
+    """Behind the wait, until what came is where it belongs."""
+    finish_ns_per_byte: Value
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,6 +192,8 @@ class Testbed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whose threads came first on a core."""
     compute: Compute
     transfers: dict[str, Transfers]
+    host: dict[str, HostCosts]
+    """By collective and what it moves: all_gather/weights, all_gather/rows."""
     beside: Beside
 
     def __post_init__(self) -> None:
@@ -217,15 +229,23 @@ class TransferPrice(msgspec.Struct, frozen=True, kw_only=True):
     """Of the link that it takes, in (0, 1]."""
     cpu_share: float
     """Of the core, by the library's threads, in [0, 1]."""
-    issue_ns: float
-    finish_ns: float
     in_order: bool
     notes: tuple[str, ...] = ()
 
 
 NO_TRANSFER = TransferPrice(
-    ns=0.0, without_burst_ns=0.0, start_ns=0.0, link_share=0.0, cpu_share=0.0, issue_ns=0.0, finish_ns=0.0, in_order=True
+    ns=0.0, without_burst_ns=0.0, start_ns=0.0, link_share=0.0, cpu_share=0.0, in_order=True
 )
+
+
+class HostPrice(msgspec.Struct, frozen=True):
+    """What one transfer costs the thread that issues and awaits it."""
+
+    pack_ns: float
+    call_ns: float
+    finish_ns: float
+    note: str | None = None
+
 
 
 def wire_bytes(transfer: Transfer) -> float:
@@ -366,10 +386,22 @@ class Prices:
             start_ns=start,
             link_share=min(1.0, wire * sent / (start + wire * sent)),
             cpu_share=min(1.0, cpu / alone),
-            issue_ns=1e3 * it.issue_us.value + it.issue_ns_per_byte.value * work.payload_bytes,
-            finish_ns=1e3 * it.finish_us.value + it.finish_ns_per_byte.value * work.payload_bytes,
-            in_order=it.in_order,
+            in_order=it.first_of_two.value < FIRST_ENDS,
             notes=tuple(notes),
+        )
+
+    def host(self, work: Transfer, *, weights: bool) -> HostPrice:
+        """`weights`: it moves weights or gradients, of which several go together, rather than rows of tokens."""
+        table = self.testbed.host
+        name, other = (f"{work.collective}/{kind}" for kind in (("weights", "rows") if weights else ("rows", "weights")))
+        found = table.get(name) or table.get(other)
+        if found is None:
+            return HostPrice(0.0, 0.0, 0.0, f"what the host does for {name} was not measured: taken as nothing")
+        size = work.payload_bytes
+        return HostPrice(
+            1e3 * found.pack_us.value + found.pack_ns_per_byte.value * size,
+            1e3 * found.call_us.value,
+            1e3 * found.finish_us.value + found.finish_ns_per_byte.value * size,
         )
 
     @property

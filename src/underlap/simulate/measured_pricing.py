@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from underlap.columns import NONE, Int64
-from underlap.cost.testbed import NO_TRANSFER
+from underlap.cost.testbed import NO_TRANSFER, HostPrice, TransferPrice
 from underlap.cost.testbed import Prices as Measured
-from underlap.cost.testbed import TransferPrice
 from underlap.cost.work import Transfer, Work
 from underlap.expansion import Expansion
 from underlap.plan import OpKind, Plan
@@ -22,6 +21,8 @@ from underlap.plan_network import PlanNetwork
 from underlap.replay import Bursts
 from underlap.simulate.pricing import LONGEST_NS, Prices
 
+_OF_WEIGHTS = frozenset({"fsdp", "dp", "expert_fsdp", "expert_dp"})
+"""Groups that move weights and gradients; the others move rows of tokens."""
 UNITS = 1000
 """That a core has, so that shares of it are whole numbers."""
 
@@ -69,12 +70,10 @@ class Host:
 
 
 def host(
-    plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, works: Sequence[Work], measured: Measured, duration: Int64
+    plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, measured: Measured, duration: Int64
 ) -> Host:
     """`duration` has those of transfers. Raises OptionError for a precision that was not measured."""
     between = 1e3 * measured.testbed.compute.between_us.value
-    transfers = transfer_prices(works, measured)
-    number = {work: at for at, work in enumerate(works)}
     duration = duration.copy()
     release = np.zeros(len(duration), dtype=np.int64)
     edges: list[tuple[int, int, int]] = []
@@ -83,7 +82,7 @@ def host(
         expansion, first = expansions[role.name], built.first[role.name]
         at = slice(first, first + len(expansion.rows))
         duration[at] += _computed(expansion, measured, between, notes)
-        mine = [transfers[number[work]] for work in expansion.works]
+        mine = _host_prices(expansion, measured, notes)
         duration[at] += _finished(expansion, mine)
         _held_up(expansion, mine, first, edges, release)
     source, target, lag = (np.array(column, dtype=np.int64) for column in zip(*edges, strict=True)) if edges else _none()
@@ -118,33 +117,48 @@ def _computed(expansion: Expansion, measured: Measured, between: float, notes: l
     return found
 
 
-def _finished(expansion: Expansion, transfers: Sequence[TransferPrice]) -> Int64:
+def _host_prices(expansion: Expansion, measured: Measured, notes: list[str]) -> dict[int, HostPrice]:
+    """By row of each issue."""
+    rows, found = expansion.rows, {}
+    known: dict[tuple[int, bool], HostPrice] = {}
+    for row in np.flatnonzero((rows.kind == OpKind.ISSUE) & (rows.work >= 0)).tolist():
+        key = int(rows.work[row]), expansion.names[rows.group[row]] in _OF_WEIGHTS
+        if key not in known:
+            work = expansion.works[key[0]]
+            assert isinstance(work, Transfer)
+            known[key] = measured.host(work, weights=key[1])
+            notes += [note] if (note := known[key].note) is not None else []
+        found[row] = known[key]
+    return found
+
+
+def _finished(expansion: Expansion, prices: dict[int, HostPrice]) -> Int64:
     """Of each wait: what is done behind it."""
     rows = expansion.rows
     found = np.zeros(len(rows), dtype=np.int64)
     waits = np.flatnonzero(rows.kind == OpKind.WAIT)
     for row, issue in zip(waits.tolist(), rows.other[waits].tolist(), strict=True):
-        found[row] = round(transfers[rows.work[issue]].finish_ns) if rows.work[issue] >= 0 else 0
+        found[row] = round(prices[issue].finish_ns) if issue in prices else 0
     return found
 
 
 def _held_up(
-    expansion: Expansion, transfers: Sequence[TransferPrice], first: int, edges: list[tuple[int, int, int]], release: Int64
+    expansion: Expansion, prices: dict[int, HostPrice], first: int, edges: list[tuple[int, int, int]], release: Int64
 ) -> None:
-    """What is issued between two rows of a lane holds up itself and the second of them."""
+    """What is packed and issued between two rows of a lane holds up what comes behind it."""
     rows = expansion.rows
     before: dict[int, int] = {}
     spent: dict[int, float] = {}
-    lanes, kinds, works = rows.lane.tolist(), rows.kind.tolist(), rows.work.tolist()
-    for row, (lane, kind, work) in enumerate(zip(lanes, kinds, works, strict=True)):
-        if kind == OpKind.ISSUE:
-            spent[lane] = spent.get(lane, 0.0) + (transfers[work].issue_ns if work != NONE else 0.0)
+    for row, (lane, kind) in enumerate(zip(rows.lane.tolist(), rows.kind.tolist(), strict=True)):
+        if kind == OpKind.ISSUE and row in prices:
+            spent[lane] = spent.get(lane, 0.0) + prices[row].pack_ns
         lag = round(spent.get(lane, 0.0))
-        if lag:
-            if lane in before:
-                edges.append((first + before[lane], first + row, lag))
-            else:
-                release[first + row] = lag
+        if lag and lane in before:
+            edges.append((first + before[lane], first + row, lag))
+        elif lag:
+            release[first + row] = lag
+        if kind == OpKind.ISSUE and row in prices:
+            spent[lane] += prices[row].call_ns
         if kind != OpKind.ISSUE:
             before[lane], spent[lane] = row, 0.0
 

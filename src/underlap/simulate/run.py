@@ -133,7 +133,7 @@ def _on_testbed(
     duration: Int64,
 ) -> tuple[PlanNetwork, Prices, Int64, Int64]:
     """(network, prices, durations, release times) with what the host does on its own core."""
-    host = measured_pricing.host(plan, expansions, built, works, costs, duration)
+    host = measured_pricing.host(plan, expansions, built, costs, duration)
     edges = tuple(np.concatenate(pair) for pair in zip(built.edges, host.edges, strict=True))
     lane = measured_pricing.two_workers(plan, expansions, built, works, costs)
     assumptions = tuple(dict.fromkeys((*prices.assumptions, *host.assumptions)))
