@@ -109,23 +109,33 @@ def measure(session: Session, job: Measuring) -> None:
     """The entry of a rank."""
     told = _told(session.rank, job)
     deadline = time.monotonic() + job.budget_s
-    with session.connected():
+    # The computing thread's from the begin: on a busy machine making the plans would take longest.
+    with scheduled(job.priority), session.connected():
         session.doing = "making small plans"
-        engines = [_engine(small, session) for small in job.plans]
+        engines = []
+        for small in job.plans:
+            engines.append(_engine(small, session))
+            told(f"made {small.model.name} {small.layout}")
         told(f"{len(engines)} small plans are made")
         wires = _Wires(job, session)
         session.doing = "measuring"
         samples = _Samples()
         with scheduled(job.priority):
             for engine in engines:  # the first step meets whatever is set up then
-                engine.recorded_step()
+                rec = engine.recorded_step()
+                slow = max(range(len(rec.end_ns)), key=lambda a: rec.end_ns[a] - rec.begin_ns[a])
+                told(f"first {engine.program.instructions[slow].key} {(rec.end_ns[slow] - rec.begin_ns[slow]) / 1e6:.0f} ms")
+            told("warm 1")
             wires.all_once()
+            told("warm 2")
             beside = _Beside(wires, job.repetitions).measured()
+            told("beside")
             first_of_two = wires.two_at_once(job.repetitions)
             told("side by side")
             for number in range(job.repetitions):
                 for engine in engines:
                     _round(engine, samples)
+                told("compute done")
                 wires.round(samples)
                 told(f"repetition {number + 1} of {job.repetitions}")
                 if _agreed(time.monotonic() > deadline, session) and number >= 2:  # noqa: PLR2004 - a median needs three
