@@ -25,6 +25,24 @@ class RunBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Of the tensors that were handed to the process groups."""
 
 
+class WireBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What left the interfaces of all ranks in a step, beside what the plan's collectives have to send.
+
+    Payload of TCP: what the interfaces counted, without 66 bytes of headers per packet and without what the barrier around a step
+    sends. Numbers that the engine exchanges beside the plan (rows per expert), and packets that were sent again, are in it.
+    """
+
+    planned_bytes: int
+    """Of the Plan's ledger: what leaves the ranks when each collective sends the least that it can."""
+    sent_bytes: list[int]
+    """In each measured repetition."""
+    received_bytes: list[int]
+    ratio: float | None
+    """Median of what was sent over what was planned. Null where nothing was planned."""
+    barrier_bytes: int
+    """Of one barrier; subtracted."""
+
+
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One plan, as it was run."""
 
@@ -41,6 +59,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last step, mean over all tokens. Null without training."""
     refused: list[str]
     """Passes that were not applied, each with its reason."""
+    wire: WireBytes | None = None
+    """Null without --fabric: other interfaces carry the bytes of others too."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +73,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Order statistics of the ratios that hold their median with at least 95 %."""
     outcome: Outcome | None
     """Null where the interval allows more than one."""
+    same_within: float
+    """No difference: the whole interval lies within this of 1. As much as a ratio differs from launch to launch."""
     word: Word | None
     """What the policy did to communication. Null where no outcome is established, or none of the four fits."""
     bytes_equal: bool
@@ -84,6 +106,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Null without --ab."""
     ab: Comparison | None = None
     notes: list[str] = []
+    fabric: str | None = None
+    """The links, as --fabric names them. Null: ranks of this machine over loopback, or the network of a job."""
+    priority: str = "default"
+    """Whether communication may interrupt compute, as --priority names it."""
 
 
 def to_json(trial: Trial) -> bytes:

@@ -57,6 +57,7 @@ FLAGS = {
     ],
     "underlap run": [
         "--ab",
+        "--fabric",
         "--force",
         "--json",
         "--layout",
@@ -64,6 +65,7 @@ FLAGS = {
         "--nproc",
         "--overlap",
         "--port",
+        "--priority",
         "--profile",
         "--record",
         "--repetitions",

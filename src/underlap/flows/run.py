@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,12 +28,16 @@ from underlap.planner import plan as planned
 from underlap.policy import Policy, policy_text
 from underlap.report import Report
 from underlap.run import comparing
+from underlap.run.fabric import INTERFACE, Fabric, fabric, missing
+from underlap.run.fabric_spec import FabricSpec, fabric_spec, fabric_text
+from underlap.run.priority import Priority, check_priority
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
-from underlap.trial import Comparison, RunBytes, Trial, Variant
+from underlap.trial import Comparison, RunBytes, Trial, Variant, WireBytes
 from underlap.workload import Train, Workload, check_workload, workload_text
 
 if TYPE_CHECKING:
+    from underlap.run.launch import Local
     from underlap.run.worker import Job, Outcome, Seen
 
 HOST_LIMIT = 0.1
@@ -59,9 +64,12 @@ class Asked:
     profile: bool = False
     share_cores: bool = False
     quiet: bool = False
+    fabric: FabricSpec | None = None
+    """Ranks of this machine over links of a known rate; None: over loopback."""
+    priority: Priority = "default"
 
 
-def asked(*, model: str, layout: str, workload: str, policy: str = "", **options: object) -> Asked:
+def asked(*, model: str, layout: str, workload: str, policy: str = "", fabric: str | None = None, **options: object) -> Asked:
     """An `Asked` from what a user names: presets, files, one-line forms. Raises OptionError or InputError of one line."""
     folder = Path(model)
     weights = any(folder.glob("*.safetensors*")) if folder.is_dir() else False
@@ -71,6 +79,7 @@ def asked(*, model: str, layout: str, workload: str, policy: str = "", **options
         workload=inputs.workload(workload),
         policy=inputs.policy(policy),
         checkpoint=folder if weights else None,
+        fabric=fabric_spec(fabric) if fabric is not None else None,
         **options,  # type: ignore[arg-type]  # checked by the dataclass's users
     )
     made.layout.check_model(made.model)
@@ -95,16 +104,21 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
     Raises OptionError where it cannot be run, RunError where a rank fails, MissingExtraError without torch.
     """
     plans = _plans(what)
+    _check_network(what, plans)
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
-    from underlap.run.launch import place_in_job
+    # Before torch is loaded: what it says of addresses without names is settled then.
+    with fabric(what.fabric, what.layout.world) if what.fabric is not None else contextlib.nullcontext() as made:
+        from underlap.run.launch import place_in_job
 
-    place = place_in_job(dict(os.environ))
-    _check_ranks(what, place[1] if place else None)
-    with _folder(what) as folder:
-        if place is None:
-            return _launched(what, plans, folder, on_start)
-        return _placed(what, plans, folder, place)
+        place = place_in_job(dict(os.environ))
+        if place is not None and made is not None:
+            raise OptionError("fabric: ranks of torchrun or srun have a network already: leave --fabric out, or start them here")
+        _check_ranks(what, place[1] if place else None)
+        with _folder(what) as folder:
+            if place is None:
+                return _launched(what, plans, folder, made, on_start)
+            return _placed(what, plans, folder, place)
 
 
 def _plans(what: Asked) -> list[_Planned]:
@@ -138,6 +152,15 @@ def _check_ranks(what: Asked, world: int | None) -> None:
         )
 
 
+def _check_network(what: Asked, plans: list[_Planned]) -> None:
+    """Raises OptionError where the links or the priority that are asked for cannot be had."""
+    reason = missing() if what.fabric is not None else None
+    if reason is not None:
+        raise OptionError(f"fabric: {reason}")
+    messages = any(entry.collective == "send" for each in plans for entry in ledger(each.plan))
+    check_priority(what.priority, messages=messages)
+
+
 @contextlib.contextmanager
 def _folder(what: Asked) -> Iterator[Path]:
     """Where records go: the asked folder, or one that is gone afterwards."""
@@ -163,17 +186,26 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         checkpoint=what.checkpoint,
         profile=what.profile,
         quiet=what.quiet,
+        interface=INTERFACE if what.fabric is not None else None,
+        priority=what.priority,
     )
 
 
-def _launched(what: Asked, plans: list[_Planned], folder: Path, on_start: Callable[[list[int]], None] | None) -> Trial:
+def _launched(
+    what: Asked, plans: list[_Planned], folder: Path, made: Fabric | None, on_start: Callable[[list[int]], None] | None
+) -> Trial:
     from underlap.run.launch import Local, launch
     from underlap.run.worker import work
 
     job = _job(what, plans, folder)
     how = Local(ranks=what.layout.world, timeout_s=what.timeout_s, port=what.port, on_start=on_start)
-    launch(work, [job] * how.ranks, how)
+    launch(work, [job] * how.ranks, how if made is None else _over(made, how))
     return _trial(what, plans, job)
+
+
+def _over(made: Fabric, how: Local) -> Local:
+    """The same launch, over a fabric."""
+    return dataclasses.replace(how, address=made.store_address, at_switch=made.at_switch, enter=made.enter)
 
 
 def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, int]) -> Trial | None:
@@ -187,7 +219,7 @@ def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, 
         job = _job(what, plans, shared)
         work(session, job)
         made = _trial(what, plans, job) if rank == 0 else None
-        session.agree("end", "")
+        session.leave()
         return made
 
 
@@ -196,7 +228,7 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
 
     outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
     job.outcome.unlink()
-    variants = [_variant(each, seen) for each, seen in zip(plans, outcome.seen, strict=True)]
+    variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
     reports = [analyze(job.folder / each.name) for each in plans]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
@@ -210,11 +242,14 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
         policy=reports[1] if what.compared else None,
         ab=ab,
         notes=notes,
+        fabric=fabric_text(what.fabric) if what.fabric is not None else None,
+        priority=what.priority,
     )
 
 
-def _variant(made: _Planned, seen: Seen) -> Variant:
+def _variant(made: _Planned, seen: Seen, barrier_bytes: int) -> Variant:
     counted = {(group, collective): size for group, collective, size in seen.counted}
+    entries = ledger(made.plan)
     rows = [
         RunBytes(
             group=entry.group,
@@ -222,8 +257,9 @@ def _variant(made: _Planned, seen: Seen) -> Variant:
             planned_bytes=round(entry.payload_bytes),
             counted_bytes=counted.pop((entry.group, entry.collective), 0),
         )
-        for entry in ledger(made.plan)
+        for entry in entries
     ]
+    planned = round(sum(entry.sent_bytes for entry in entries))
     rows += [RunBytes(group=g, collective=c, planned_bytes=0, counted_bytes=size) for (g, c), size in counted.items()]
     return Variant(
         name=made.name,
@@ -234,6 +270,17 @@ def _variant(made: _Planned, seen: Seen) -> Variant:
         unmatched_keys=seen.unmatched_keys,
         loss=seen.loss,
         refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
+        wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
+    )
+
+
+def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:
+    return WireBytes(
+        planned_bytes=planned_bytes,
+        sent_bytes=seen.sent,
+        received_bytes=seen.received,
+        ratio=statistics.median(seen.sent) / planned_bytes if planned_bytes else None,
+        barrier_bytes=barrier_bytes,
     )
 
 
@@ -257,6 +304,7 @@ def _comparison(what: Asked, variants: list[Variant], reports: list[Report], out
         ratio_low=low,
         ratio_high=high,
         outcome=found,
+        same_within=comparing.SAME,
         word=comparing.word(found, bytes_removed=sent[1] < sent[0], hidden_before=hidden[0], hidden_after=hidden[1]),
         bytes_equal=sent[0] == sent[1] and all(r.planned_bytes == r.counted_bytes for v in variants for r in v.bytes_by_axis),
         bytes_by_axis=after.bytes_by_axis,

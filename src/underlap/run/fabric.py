@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from underlap.errors import OptionError, RunError
+from underlap.run.capabilities import NET_ADMIN, SYS_ADMIN, has_capability
 from underlap.run.fabric_spec import FabricSpec
 
 INTERFACE = "eth0"
@@ -41,7 +42,6 @@ MOST_RANKS = 250
 SWITCH = "10.77.255.254"
 
 _NET = 0x40000000  # CLONE_NEWNET of linux/sched.h
-_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21  # linux/capability.h
 _TOOL_S = 20.0
 _SAID = "TORCH_CPP_LOG_LEVEL"
 
@@ -58,17 +58,9 @@ def missing() -> str | None:
     tools = [tool for tool in ("ip", "tc") if shutil.which(tool, path=_path()) is None]
     if tools:
         return f"{' and '.join(tools)} not found: install iproute2"
-    if not has_capability(_CAP_NET_ADMIN) or not has_capability(_CAP_SYS_ADMIN):
+    if not has_capability(NET_ADMIN) or not has_capability(SYS_ADMIN):
         return "network namespaces need root (CAP_NET_ADMIN and CAP_SYS_ADMIN): run as root, or leave --fabric out"
     return None
-
-
-def has_capability(number: int) -> bool:
-    """Whether this process may do what a capability of linux/capability.h allows."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> number & 1)
-    return False
 
 
 def _path() -> str:
@@ -120,8 +112,8 @@ class Fabric:
         _enter(namespace)
         os.close(namespace)
         os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
-        # One thread for products, whatever the environment says: a rank has one core.
-        os.environ["OMP_NUM_THREADS"] = "1"
+        # A rank has one core here: without a number of the user's, the launch gives it one thread for products.
+        os.environ.pop("OMP_NUM_THREADS", None)
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
