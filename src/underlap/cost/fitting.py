@@ -102,8 +102,8 @@ class Curve(msgspec.Struct, frozen=True):
         if outside:
             slope = min(max(slope, 0.0), 1.0)
         if size > self.sizes[-1]:
-            return self.times[-1] * (size / self.sizes[-1]) ** max(slope, 0.5)
-        return self.times[at - 1] * (max(size, 1e-9) / low) ** slope
+            return float(self.times[-1] * (size / self.sizes[-1]) ** max(slope, 0.5))
+        return float(self.times[at - 1] * (max(size, 1e-9) / low) ** slope)
 
 
 def curve(points: Sequence[tuple[float, float]]) -> Curve:

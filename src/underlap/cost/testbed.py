@@ -45,7 +45,9 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         require(math.isfinite(self.value) and math.isfinite(self.high), f"value is {self.value}: expected a finite number")
-        require(0 <= self.low <= self.value <= self.high, f"{self.low} <= {self.value} <= {self.high}: expected low <= value <= high")
+        require(
+            0 <= self.low <= self.value <= self.high, f"{self.low} <= {self.value} <= {self.high}: expected low <= value <= high"
+        )
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -233,9 +235,7 @@ class TransferPrice(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-NO_TRANSFER = TransferPrice(
-    ns=0.0, without_burst_ns=0.0, start_ns=0.0, link_share=0.0, cpu_share=0.0, in_order=True
-)
+NO_TRANSFER = TransferPrice(ns=0.0, without_burst_ns=0.0, start_ns=0.0, link_share=0.0, cpu_share=0.0, in_order=True)
 
 
 class HostPrice(msgspec.Struct, frozen=True):
@@ -245,7 +245,6 @@ class HostPrice(msgspec.Struct, frozen=True):
     call_ns: float
     finish_ns: float
     note: str | None = None
-
 
 
 def wire_bytes(transfer: Transfer) -> float:
@@ -345,7 +344,9 @@ class Prices:
     @functools.lru_cache(maxsize=8)  # noqa: B019  # lives as long as the prices of one simulation
     def _alike(self, phase: str) -> Curve:
         """The median over the operations of a phase, or of all."""
-        chosen = [c for name, c in self._streams.items() if name.startswith(f"{_forward(phase)}/")] or list(self._streams.values())
+        chosen = [c for name, c in self._streams.items() if name.startswith(f"{_forward(phase)}/")] or list(
+            self._streams.values()
+        )
         sizes = [4.0**power for power in range(5, 15)]
         return curve([(size, float(np.median([one.time(size) for one in chosen]))) for size in sizes])
 
@@ -408,7 +409,8 @@ class Prices:
     def burst_ns(self) -> float:
         """What the link of a rank saves at most after a pause, in its own time."""
         return max(
-            (it.burst_bytes.value * it.wire_ns_per_byte.value / self.faster for it in self.testbed.transfers.values()), default=0.0
+            (it.burst_bytes.value * it.wire_ns_per_byte.value / self.faster for it in self.testbed.transfers.values()),
+            default=0.0,
         )
 
     def slower(self, cpu_share: float) -> float:
@@ -455,11 +457,15 @@ def residuals(compute: Compute) -> dict[str, float]:
     missed: dict[str, list[float]] = {"products": [], "attention": [], "streams": []}
     for products in compute.products.values():
         fit = _product_fit(products)
-        missed["products"] += [fit.time(_product_features(p.m, p.n, p.k, p.groups), 2.0 * p.m * p.n * p.k) / p.us for p in products]
+        missed["products"] += [
+            fit.time(_product_features(p.m, p.n, p.k, p.groups), 2.0 * p.m * p.n * p.k) / p.us for p in products
+        ]
     for cores in compute.attention.values():
         fit = _attention_fit(cores)
         missed["attention"] += [
-            fit.time(_attention_features(p.batch, p.heads, p.query, p.context, p.head_dim), p.batch * p.heads * p.query * p.context)
+            fit.time(
+                _attention_features(p.batch, p.heads, p.query, p.context, p.head_dim), p.batch * p.heads * p.query * p.context
+            )
             / p.us
             for p in cores
         ]

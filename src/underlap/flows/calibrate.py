@@ -86,7 +86,9 @@ def calibrate(what: Asked) -> bytes:
     check_priority(what.priority, messages=False)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if what.ranks > cores:
-        raise OptionError(f"ranks={what.ranks} on {cores} cores: expected a core for each, as ranks that share one measure each other")
+        raise OptionError(
+            f"ranks={what.ranks} on {cores} cores: expected a core for each, as ranks that share one measure each other"
+        )
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("calibrate needs PyTorch: pip install 'underlap[run]'")
     return encoded(_cluster(what, _measured(what)))
@@ -284,7 +286,7 @@ class _Dumper(yaml.SafeDumper):
     def represent_mapping(self, tag: str, mapping: object, flow_style: bool | None = None) -> yaml.MappingNode:
         node = super().represent_mapping(tag, mapping, flow_style)  # type: ignore[arg-type]  # a mapping
         flat = all(isinstance(value, yaml.ScalarNode) for _, value in node.value)
-        node.flow_style = flat and len(node.value) > 1 and "value" in str(node.value[0][0].value) or _is_point(node)
+        node.flow_style = (flat and len(node.value) > 1 and "value" in str(node.value[0][0].value)) or _is_point(node)
         return node
 
 
@@ -375,8 +377,9 @@ def _host(by_kind: dict[str, list[Sample]]) -> dict[str, HostCosts]:
 
 def _affine(pairs: Sequence[tuple[float, float]]) -> tuple[Value, Value]:
     """(start, per byte) of (bytes, ns), each with the range that leaving out a tenth of the points gives."""
-    from underlap.cost.fitting import not_negative
     import numpy as np
+
+    from underlap.cost.fitting import not_negative
 
     sizes = np.array([size for size, _ in pairs])
     times = np.maximum(np.array([time for _, time in pairs]), 1.0)

@@ -112,33 +112,24 @@ def measure(session: Session, job: Measuring) -> None:
     # The computing thread's from the begin: on a busy machine making the plans would take longest.
     with scheduled(job.priority), session.connected():
         session.doing = "making small plans"
-        engines = []
-        for small in job.plans:
-            engines.append(_engine(small, session))
-            told(f"made {small.model.name} {small.layout}")
+        engines = [_engine(small, session) for small in job.plans]
         told(f"{len(engines)} small plans are made")
         wires = _Wires(job, session)
         session.doing = "measuring"
         samples = _Samples()
         with scheduled(job.priority):
             for engine in engines:  # the first step meets whatever is set up then
-                rec = engine.recorded_step()
-                slow = max(range(len(rec.end_ns)), key=lambda a: rec.end_ns[a] - rec.begin_ns[a])
-                told(f"first {engine.program.instructions[slow].key} {(rec.end_ns[slow] - rec.begin_ns[slow]) / 1e6:.0f} ms")
-            told("warm 1")
+                engine.recorded_step()
             wires.all_once()
-            told("warm 2")
             beside = _Beside(wires, job.repetitions).measured()
-            told("beside")
             first_of_two = wires.two_at_once(job.repetitions)
             told("side by side")
             for number in range(job.repetitions):
                 for engine in engines:
                     _round(engine, samples)
-                told("compute done")
                 wires.round(samples)
                 told(f"repetition {number + 1} of {job.repetitions}")
-                if _agreed(time.monotonic() > deadline, session) and number >= 2:  # noqa: PLR2004 - a median needs three
+                if _agreed(time.monotonic() > deadline, session) and number >= 2:
                     break
             repeated = _further(session, engines, wires, samples, deadline, job.repetitions, told)
         _hand_in(session, job, samples, beside, first_of_two, repeated)
@@ -224,7 +215,7 @@ def _of_weights(instruction: Instruction) -> bool:
 def _between(engine: Engine, record: Record) -> int:
     """From one operation to the next, mean over a step: clocks and the calls themselves."""
     inside = sum(end - begin for begin, end in zip(record.begin_ns, record.end_ns, strict=True))
-    return max(1, (record.duration_ns - inside) // len(engine.program.instructions))
+    return int(max(1, (record.duration_ns - inside) // len(engine.program.instructions)))
 
 
 def _named(instruction: Instruction) -> tuple[str, str, tuple[float, ...]] | None:
@@ -258,7 +249,7 @@ class _Wires:
             "all_gather": self._all_gather,
             "all_to_all": self._all_to_all,
         }
-        if job.priority != "communication" and session.world == 2:  # noqa: PLR2004 - messages between two hang under it
+        if job.priority != "communication" and session.world == 2:
             self.kinds["send"] = self._send
         self.dtype = DTYPES[job.precision]
         self.calls = {(kind, size): make(size) for kind, make in self.kinds.items() for size in job.sizes}
@@ -379,14 +370,15 @@ class _Beside:
         """(ns of the transfer, ns per product while it ran); None where too few ran meanwhile."""
         self.wires.ready()
         flight = self.wires.start(self.call)
-        begin, ends = time.monotonic_ns(), []
+        begin = time.monotonic_ns()
+        ends: list[int] = []
         while not flight.done_ns and len(ends) < 10_000 and time.monotonic_ns() - begin < 20 * transfer_ns:
             self.product()
             ends.append(time.monotonic_ns())
         flight.wait()
         inside = [end for end in ends if end <= flight.done_ns]
-        per = (inside[-1] - begin) / len(inside) if len(inside) >= 3 else None  # noqa: PLR2004 - else a product is most of it
-        return self.wires._joint(flight.begun_ns, flight.done_ns), per  # noqa: SLF001 - one measurement
+        per = (inside[-1] - begin) / len(inside) if len(inside) >= 3 else None
+        return self.wires._joint(flight.begun_ns, flight.done_ns), per
 
 
 def _drop(_: object) -> None:
@@ -398,7 +390,7 @@ def _drop(_: object) -> None:
 
 def _spread(ns: list[int]) -> float:
     """Distance of the quartiles over the median."""
-    if len(ns) < 4:  # noqa: PLR2004 - no quartiles
+    if len(ns) < 4:
         return 0.0
     low, middle, high = statistics.quantiles(ns, n=4)
     return (high - low) / middle
@@ -464,7 +456,7 @@ def _hand_in(
 ) -> None:
     pooled = list(_pooled(list(samples.found.values()), session))
     between = [ns for each in session.gathered(samples.between_ns) for ns in each]
-    found = [each for each in session.gathered(dict(beside))]
+    found = list(session.gathered(dict(beside)))
     if session.rank == 0:
         outcome = Measurements(
             samples=pooled,

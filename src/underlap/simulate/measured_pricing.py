@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from underlap.columns import NONE, Int64
+from underlap.columns import Int32, Int64
 from underlap.cost.testbed import NO_TRANSFER, HostPrice, TransferPrice
 from underlap.cost.testbed import Prices as Measured
 from underlap.cost.work import Transfer, Work
@@ -69,9 +69,7 @@ class Host:
     assumptions: tuple[str, ...]
 
 
-def host(
-    plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, measured: Measured, duration: Int64
-) -> Host:
+def host(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, measured: Measured, duration: Int64) -> Host:
     """`duration` has those of transfers. Raises OptionError for a precision that was not measured."""
     between = 1e3 * measured.testbed.compute.between_us.value
     duration = duration.copy()
@@ -163,7 +161,7 @@ def _held_up(
             before[lane], spent[lane] = row, 0.0
 
 
-def bursts(work: Int64, works: Sequence[Work], measured: Measured, links: int) -> Bursts | None:
+def bursts(work: Int32, works: Sequence[Work], measured: Measured, links: int) -> Bursts | None:
     """Per node and link, what a pause of the link saves. None where nothing holds it to a rate."""
     depth = measured.burst_ns
     if depth == 0:
@@ -174,7 +172,9 @@ def bursts(work: Int64, works: Sequence[Work], measured: Measured, links: int) -
     return Bursts(saved_ns=saved[work], lead_ns=lead[work], depth_ns=np.full(links, depth))
 
 
-def two_workers(plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, works: Sequence[Work], measured: Measured) -> Int64:
+def two_workers(
+    plan: Plan, expansions: dict[str, Expansion], built: PlanNetwork, works: Sequence[Work], measured: Measured
+) -> Int32:
     """The lanes of all nodes: of collectives that a library carries out two at a time, every second one has a lane beside."""
     transfers = transfer_prices(works, measured)
     number = {work: at for at, work in enumerate(works)}

@@ -134,11 +134,12 @@ def _on_testbed(
 ) -> tuple[PlanNetwork, Prices, Int64, Int64]:
     """(network, prices, durations, release times) with what the host does on its own core."""
     host = measured_pricing.host(plan, expansions, built, costs, duration)
-    edges = tuple(np.concatenate(pair) for pair in zip(built.edges, host.edges, strict=True))
+    source, target, lag = (np.concatenate(pair) for pair in zip(built.edges, host.edges, strict=True))
     lane = measured_pricing.two_workers(plan, expansions, built, works, costs)
     assumptions = tuple(dict.fromkeys((*prices.assumptions, *host.assumptions)))
+    lanes = (*built.lanes, *((role, f"{name} beside") for role, name in built.lanes))
     return (
-        dataclasses.replace(built, edges=edges, lane=lane, lanes=(*built.lanes, *((role, f"{name} beside") for role, name in built.lanes))),
+        dataclasses.replace(built, edges=(source, target, lag), lane=lane, lanes=lanes),
         dataclasses.replace(prices, assumptions=assumptions),
         host.duration,
         host.release,
