@@ -25,8 +25,8 @@ from underlap.run.machine import Closure
 from underlap.run.measuring_transfers import Beside, Measuring, Sample, Samples, Small, Wires
 from underlap.run.priority import scheduled
 from underlap.run.program import Instruction
-from underlap.run.recording import Record
 from underlap.run.session import Session
+from underlap.run.times import Record
 from underlap.run.weights import Seeded
 
 WIDE = 0.10

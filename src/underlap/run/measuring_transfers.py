@@ -17,7 +17,7 @@ import torch.distributed as dist
 from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import Plan
-from underlap.run.communication import Flight
+from underlap.run.flight import Flight
 from underlap.run.machine import DTYPES, Closure
 from underlap.run.priority import Priority
 from underlap.run.session import Session
