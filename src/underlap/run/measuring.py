@@ -54,8 +54,7 @@ def measure(session: Session, job: Measuring) -> None:
     """The entry of a rank."""
     told = _told(session.rank, job)
     deadline = time.monotonic() + job.budget_s
-    # The computing thread's from the begin: on a busy machine making the plans would take longest.
-    with scheduled(job.priority), session.connected():
+    with session.connected():
         session.doing = "making small plans"
         engines = [_engine(small, session) for small in job.plans]
         told(f"{len(engines)} small plans are made")
