@@ -54,8 +54,7 @@ def measure(session: Session, job: Measuring) -> None:
     """The entry of a rank."""
     told = _told(session.rank, job)
     deadline = time.monotonic() + job.budget_s
-    # The computing thread's from the begin: on a busy machine making the plans would take longest.
-    with scheduled(job.priority), session.connected():
+    with session.connected():
         session.doing = "making small plans"
         engines = [_engine(small, session) for small in job.plans]
         told(f"{len(engines)} small plans are made")
@@ -221,7 +220,7 @@ def _pooled(own: list[Sample], session: Session) -> Iterator[Sample]:
                 found[key] = sample
             else:
                 # All ranks have the same time of a transfer.
-                found[key].ns += sample.ns if sample.kind != "transfer" else []
+                found[key].ns += sample.ns if sample.kind not in ("transfer", "late") else []
                 found[key].cpu_ns = [*found[key].cpu_ns, *sample.cpu_ns]
     yield from found.values()
 
