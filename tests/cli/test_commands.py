@@ -64,6 +64,7 @@ FLAGS = {
         "--nproc",
         "--overlap",
         "--port",
+        "--predict",
         "--profile",
         "--record",
         "--repetitions",

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from underlap import inputs
+from underlap.cluster import Cluster
 from underlap.errors import MissingExtraError, OptionError
 from underlap.flows.analyze import analyze
+from underlap.flows.foretell import Prediction, foretold, predict
+from underlap.flows.simulate import Scenario
 from underlap.layout import Layout, layout_text
 from underlap.ledger import ledger
 from underlap.model import Model
@@ -58,10 +61,12 @@ class Asked:
     record: Path | None = None
     profile: bool = False
     share_cores: bool = False
+    predict: Cluster | None = None
+    """What the plans are simulated on, beside their measurement."""
     quiet: bool = False
 
 
-def asked(*, model: str, layout: str, workload: str, policy: str = "", **options: object) -> Asked:
+def asked(*, model: str, layout: str, workload: str, policy: str = "", cluster: str | None = None, **options: object) -> Asked:
     """An `Asked` from what a user names: presets, files, one-line forms. Raises OptionError or InputError of one line."""
     folder = Path(model)
     weights = any(folder.glob("*.safetensors*")) if folder.is_dir() else False
@@ -71,6 +76,7 @@ def asked(*, model: str, layout: str, workload: str, policy: str = "", **options
         workload=inputs.workload(workload),
         policy=inputs.policy(policy),
         checkpoint=folder if weights else None,
+        predict=None if cluster is None else inputs.cluster(cluster),
         **options,  # type: ignore[arg-type]  # checked by the dataclass's users
     )
     made.layout.check_model(made.model)
@@ -87,6 +93,7 @@ class _Planned:
     policy: Policy
     plan: Plan
     refused: tuple[Refusal, ...]
+    prediction: Prediction | None = None
 
 
 def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> Trial | None:
@@ -99,6 +106,10 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
         raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
     from underlap.run.launch import place_in_job
 
+    # Before anything is started: a plan that does not fit the cluster is known in no time.
+    if what.predict is not None:
+        scenario = _scenario(what, what.predict)
+        plans = [dataclasses.replace(each, prediction=predict(each.plan, scenario)) for each in plans]
     place = place_in_job(dict(os.environ))
     _check_ranks(what, place[1] if place else None)
     with _folder(what) as folder:
@@ -121,6 +132,16 @@ def _plans(what: Asked) -> list[_Planned]:
         reasons = "; ".join(f"{one.axis}={one.name}: {one.reason}" for one in applied.refused)
         raise OptionError(f"ab: nothing to compare: {reasons or 'name a policy with --overlap'}")
     return [_Planned(BASELINE, Policy(), base, ()), made]
+
+
+def _scenario(what: Asked, cluster: Cluster) -> Scenario:
+    return Scenario(
+        model=what.model,
+        cluster=cluster.with_gpus(what.layout.world),
+        layout=what.layout,
+        workload=what.workload,
+        policy=what.policy,
+    )
 
 
 def _check_ranks(what: Asked, world: int | None) -> None:
@@ -162,6 +183,7 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         outcome=folder / "outcome.json",
         checkpoint=what.checkpoint,
         profile=what.profile,
+        timed=what.predict is not None,
         quiet=what.quiet,
     )
 
@@ -199,6 +221,8 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
     variants = [_variant(each, seen) for each, seen in zip(plans, outcome.seen, strict=True)]
     reports = [analyze(job.folder / each.name) for each in plans]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
+    predictions = [each.prediction for each in plans if each.prediction is not None]
+    told = foretold(_scenario(what, what.predict), predictions, outcome.seen, ab) if what.predict is not None else None
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
     return Trial(
         model=what.model.name,
@@ -210,6 +234,7 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
         policy=reports[1] if what.compared else None,
         ab=ab,
         notes=notes,
+        prediction=told,
     )
 
 

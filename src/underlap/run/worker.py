@@ -21,6 +21,7 @@ from underlap.run.engine import Engine, Inputs, trains
 from underlap.run.machine import Constants
 from underlap.run.recording import Record, document, encoded, host_share, keys
 from underlap.run.session import Session
+from underlap.run.timing import RankTimes, times
 from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Workload, workload_text
 
@@ -49,12 +50,22 @@ class Job:
     checkpoint: Path | None = None
     seed: int = 0
     profile: bool = False
+    timed: bool = False
+    """Hand in how long each operation took in each repetition."""
     quiet: bool = False
 
     @property
     def text(self) -> str:
         """What has to be equal on all ranks, beside the plans."""
-        said = (self.model, layout_text(self.layout), workload_text(self.workload), self.seed, self.repetitions, self.profile)
+        said = (
+            self.model,
+            layout_text(self.layout),
+            workload_text(self.workload),
+            self.seed,
+            self.repetitions,
+            self.profile,
+            self.timed,
+        )
         named = self.checkpoint.name if self.checkpoint else None
         return repr((*said, named, [name for name, _ in self.plans], torch.__version__))
 
@@ -70,6 +81,8 @@ class Seen(msgspec.Struct, kw_only=True):
     loss: float | None
     median: int
     """The repetition of the median step time, which the records show in a comparison."""
+    times: list[RankTimes] = []
+    """By rank. Empty where they were not asked for."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -207,6 +220,7 @@ def _finish(
                 unmatched_keys=sum(session.gathered(_unmatched(engine, trace, len(shown)))),
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
                 median=middle,
+                times=session.gathered(times(engine.program, records[name])) if job.timed else [],
             )
         )
     if job.profile:

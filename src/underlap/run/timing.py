@@ -1,0 +1,76 @@
+"""How long each operation of a rank took in each repetition, and how much of its communication compute covered.
+
+No torch: it reads what `recording` wrote down. Neither waits nor the calls that start a collective are operations here; a
+transfer lasts as in the trace, from when a thread of the library took it to when it was done, waiting for its peers included.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from underlap import intervals
+from underlap.plan import OpKind
+from underlap.run.program import Program
+from underlap.run.recording import Record, flights
+
+COMPUTE, TRANSFER = "compute", "transfer"
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """One repetition on one rank, as unions, in the words of a Report."""
+
+    compute_ns: int
+    communication_ns: int
+    hidden_ns: int
+    exposed_ns: int
+
+
+class Lasted(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation on one rank, by its structural key."""
+
+    key: str
+    what: str
+    """compute or transfer."""
+    ns: list[int]
+    """Of each repetition."""
+
+
+class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's records of all repetitions say."""
+
+    accounts: list[Account]
+    operations: list[Lasted]
+
+
+def times(program: Program, records: Sequence[Record]) -> RankTimes:
+    """Of records in which the whole step was run."""
+    lasted: dict[tuple[str, str], list[int]] = defaultdict(list)
+    accounts = []
+    for record in records:
+        computed, sent = [], []
+        for at, instruction in enumerate(program.instructions):
+            if instruction.kind in (OpKind.COMPUTE, OpKind.COPY):
+                computed.append((record.begin_ns[at], record.end_ns[at]))
+                lasted[COMPUTE, instruction.key].append(record.end_ns[at] - record.begin_ns[at])
+        for flight in flights(program, record):
+            sent.append((flight.begin_ns, flight.end_ns))
+            lasted[TRANSFER, flight.instruction.key].append(flight.end_ns - flight.begin_ns)
+        accounts.append(_account(_union(computed), _union(sent)))
+    return RankTimes(
+        accounts=accounts, operations=[Lasted(key=key, what=what, ns=values) for (what, key), values in lasted.items()]
+    )
+
+
+def _account(compute: intervals.Int64, communication: intervals.Int64) -> Account:
+    hidden = intervals.length(intervals.intersect(compute, communication))
+    sent = intervals.length(communication)
+    return Account(compute_ns=intervals.length(compute), communication_ns=sent, hidden_ns=hidden, exposed_ns=sent - hidden)
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> intervals.Int64:
+    rows = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return intervals.union(rows[:, 0], rows[:, 1])
