@@ -25,6 +25,35 @@ class RunBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Of the tensors that were handed to the process groups."""
 
 
+class WireBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What left the interfaces of all ranks in a step, beside what the plan's collectives have to send.
+
+    Payload of TCP: what the interfaces counted, without 66 bytes of headers per packet and without what the barrier around a step
+    sends. Numbers that the engine exchanges beside the plan (rows per expert), and packets that were sent again, are in it.
+    """
+
+    planned_bytes: int
+    """Of the Plan's ledger: what leaves the ranks when each collective sends the least that it can."""
+    sent_bytes: list[int]
+    """In each measured repetition."""
+    received_bytes: list[int]
+    ratio: float | None
+    """Median of what was sent over what was planned. Null where nothing was planned."""
+    barrier_bytes: int
+    """Of one barrier; subtracted."""
+
+
+class StepParts(msgspec.Struct, frozen=True, kw_only=True):
+    """One repetition, mean over ranks: unions as in a Report."""
+
+    compute_ns: int
+    communication_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    library_cpu_ns: int
+    """CPU time of all threads but the one that computes: what communication takes from the core."""
+
+
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One plan, as it was run."""
 
@@ -41,6 +70,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last step, mean over all tokens. Null without training."""
     refused: list[str]
     """Passes that were not applied, each with its reason."""
+    wire: WireBytes | None = None
+    """Null without --fabric: other interfaces carry the bytes of others too."""
+    parts: list[StepParts] = []
+    """Of each measured repetition."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +201,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     prediction: Foretold | None = None
     """Null without --predict. The one part that is simulated."""
+    fabric: str | None = None
+    """The links, as --fabric names them. Null: ranks of this machine over loopback, or the network of a job."""
+    priority: str = "default"
+    """Whether communication may interrupt compute, as --priority names it."""
 
 
 def to_json(trial: Trial) -> bytes:

@@ -57,6 +57,7 @@ FLAGS = {
     ],
     "underlap run": [
         "--ab",
+        "--fabric",
         "--force",
         "--json",
         "--layout",
@@ -65,6 +66,7 @@ FLAGS = {
         "--overlap",
         "--port",
         "--predict",
+        "--priority",
         "--profile",
         "--record",
         "--repetitions",

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from underlap.cli.outputs import STREAM, refuse_unsafe, say_wrote, write_to_stdout
+from underlap.run.priority import PRIORITIES, Priority
 
 EXAMPLE = """\b
 Example:
@@ -75,6 +76,21 @@ Example:
     metavar="N",
     help="Of the store that ranks meet at.  [default: any that is free]",
 )
+@click.option(
+    "--fabric",
+    metavar="TEXT",
+    help="Ranks started here talk over links of this rate, each from a network namespace and a core of its own: 500mbit, "
+    "1gbit,rank1=250mbit, unshaped. Linux, as root.  [default: loopback]",
+)
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES),
+    default="default",
+    show_default=True,
+    help="Which thread of a rank interrupts the other: on CPUs it decides whether overlap happens. communication: gloo's the one "
+    "that computes; compute, equal: gloo waits until the core is free, and next to nothing is hidden; default: the system "
+    "shares the core. Linux, as root.",
+)
 @click.option("--share-cores", is_flag=True, help="Start more ranks than there are cores.")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Also write the result as JSON; '-' writes it to standard output instead."
@@ -94,6 +110,8 @@ def run(  # noqa: PLR0913 - click passes one argument per option
     profile: bool,
     timeout_s: float,
     port: int,
+    fabric: str | None,
+    priority: Priority,
     share_cores: bool,
     json_file: str | None,
     force: bool,
@@ -131,6 +149,8 @@ def run(  # noqa: PLR0913 - click passes one argument per option
         record=record,
         profile=profile,
         share_cores=share_cores,
+        fabric=fabric,
+        priority=priority,
     )
     trial = flow.run(what)
     if trial is None:

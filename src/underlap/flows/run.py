@@ -9,8 +9,9 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
+import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,17 @@ from underlap.planner import plan as planned
 from underlap.policy import Policy, policy_text
 from underlap.report import Report
 from underlap.run import comparing
+from underlap.run.fabric import INTERFACE, Fabric, fabric, missing
+from underlap.run.fabric_spec import FabricSpec, fabric_spec, fabric_text
+from underlap.run.priority import Priority, check_priority
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
-from underlap.trial import Comparison, RunBytes, Trial, Variant
+from underlap.trial import Comparison, RunBytes, StepParts, Trial, Variant, WireBytes
 from underlap.workload import Train, Workload, check_workload, workload_text
 
 if TYPE_CHECKING:
+    from underlap.run.launch import Local
+    from underlap.run.timing import Account
     from underlap.run.worker import Job, Outcome, Seen
 
 HOST_LIMIT = 0.1
@@ -64,9 +70,21 @@ class Asked:
     predict: Cluster | None = None
     """What the plans are simulated on, beside their measurement."""
     quiet: bool = False
+    fabric: FabricSpec | None = None
+    """Ranks of this machine over links of a known rate; None: over loopback."""
+    priority: Priority = "default"
 
 
-def asked(*, model: str, layout: str, workload: str, policy: str = "", cluster: str | None = None, **options: object) -> Asked:
+def asked(
+    *,
+    model: str,
+    layout: str,
+    workload: str,
+    policy: str = "",
+    cluster: str | None = None,
+    fabric: str | None = None,
+    **options: object,
+) -> Asked:
     """An `Asked` from what a user names: presets, files, one-line forms. Raises OptionError or InputError of one line."""
     folder = Path(model)
     weights = any(folder.glob("*.safetensors*")) if folder.is_dir() else False
@@ -77,6 +95,7 @@ def asked(*, model: str, layout: str, workload: str, policy: str = "", cluster: 
         policy=inputs.policy(policy),
         checkpoint=folder if weights else None,
         predict=None if cluster is None else inputs.cluster(cluster),
+        fabric=fabric_spec(fabric) if fabric is not None else None,
         **options,  # type: ignore[arg-type]  # checked by the dataclass's users
     )
     made.layout.check_model(made.model)
@@ -101,21 +120,59 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
 
     Raises OptionError where it cannot be run, RunError where a rank fails, MissingExtraError without torch.
     """
-    plans = _plans(what)
+    plans = _foretold_plans(what)
+    _check_torch()
+    # Before torch is loaded: what it says of addresses without names is settled then.
+    with _network(what) as made:
+        from underlap.run.launch import place_in_job
+
+        place = place_in_job(dict(os.environ))
+        if place is not None and made is not None:
+            raise OptionError("fabric: ranks of torchrun or srun have a network already: leave --fabric out, or start them here")
+        _check_ranks(what, place[1] if place else None)
+        if place is None:
+            return _launched([(what, plans)], made, on_start)[0]
+        with _folder(what) as folder:
+            return _placed(what, plans, folder, place)
+
+
+def run_each(several: Sequence[Asked], *, on_start: Callable[[list[int]], None] | None = None) -> list[Trial]:
+    """One after the other, on the same ranks in one launch: to start ranks takes longer than many a comparison.
+
+    Raises what `run` raises, and OptionError where they differ in what belongs to the launch. Ranks are started here, whatever
+    the environment says.
+    """
+    first = several[0]
+    for name in ("fabric", "timeout_s", "port"):
+        if any(getattr(each, name) != getattr(first, name) for each in several):
+            raise OptionError(f"{name}: expected the same for all that run in one launch")
+    if any(each.layout.world != first.layout.world for each in several):
+        raise OptionError("layout: expected as many ranks for all that run in one launch")
+    pairs = [(each, _foretold_plans(each)) for each in several]
+    _check_torch()
+    with _network(first) as made:
+        for each in several:
+            _check_ranks(each, None)
+        return _launched(pairs, made, on_start)
+
+
+def _check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
-    from underlap.run.launch import place_in_job
 
-    # Before anything is started: a plan that does not fit the cluster is known in no time.
-    if what.predict is not None:
-        scenario = _scenario(what, what.predict)
-        plans = [dataclasses.replace(each, prediction=predict(each.plan, scenario)) for each in plans]
-    place = place_in_job(dict(os.environ))
-    _check_ranks(what, place[1] if place else None)
-    with _folder(what) as folder:
-        if place is None:
-            return _launched(what, plans, folder, on_start)
-        return _placed(what, plans, folder, place)
+
+def _network(what: Asked) -> contextlib.AbstractContextManager[Fabric | None]:
+    return fabric(what.fabric, what.layout.world) if what.fabric is not None else contextlib.nullcontext()
+
+
+def _foretold_plans(what: Asked) -> list[_Planned]:
+    """The plans, and what is predicted of them. Before anything is started: what does not fit is known in no time."""
+    plans = _plans(what)
+    _check_network(what, plans)
+    if what.predict is None:
+        return plans
+    scenario = _scenario(what, what.predict)
+    return [dataclasses.replace(each, prediction=predict(each.plan, scenario)) for each in plans]
 
 
 def _plans(what: Asked) -> list[_Planned]:
@@ -159,6 +216,15 @@ def _check_ranks(what: Asked, world: int | None) -> None:
         )
 
 
+def _check_network(what: Asked, plans: list[_Planned]) -> None:
+    """Raises OptionError where the links or the priority that are asked for cannot be had."""
+    reason = missing() if what.fabric is not None else None
+    if reason is not None:
+        raise OptionError(f"fabric: {reason}")
+    messages = any(entry.collective == "send" for each in plans for entry in ledger(each.plan))
+    check_priority(what.priority, messages=messages)
+
+
 @contextlib.contextmanager
 def _folder(what: Asked) -> Iterator[Path]:
     """Where records go: the asked folder, or one that is gone afterwards."""
@@ -185,17 +251,28 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         profile=what.profile,
         timed=what.predict is not None,
         quiet=what.quiet,
+        interface=INTERFACE if what.fabric is not None else None,
+        priority=what.priority,
     )
 
 
-def _launched(what: Asked, plans: list[_Planned], folder: Path, on_start: Callable[[list[int]], None] | None) -> Trial:
+def _launched(
+    several: Sequence[tuple[Asked, list[_Planned]]], made: Fabric | None, on_start: Callable[[list[int]], None] | None
+) -> list[Trial]:
     from underlap.run.launch import Local, launch
-    from underlap.run.worker import work
+    from underlap.run.worker import work_each
 
-    job = _job(what, plans, folder)
-    how = Local(ranks=what.layout.world, timeout_s=what.timeout_s, port=what.port, on_start=on_start)
-    launch(work, [job] * how.ranks, how)
-    return _trial(what, plans, job)
+    first, _ = several[0]
+    with contextlib.ExitStack() as folders:
+        jobs = [_job(what, plans, folders.enter_context(_folder(what))) for what, plans in several]
+        how = Local(ranks=first.layout.world, timeout_s=first.timeout_s, port=first.port, on_start=on_start)
+        launch(work_each, [jobs] * how.ranks, how if made is None else _over(made, how))
+        return [_trial(what, plans, job) for (what, plans), job in zip(several, jobs, strict=True)]
+
+
+def _over(made: Fabric, how: Local) -> Local:
+    """The same launch, over a fabric."""
+    return dataclasses.replace(how, address=made.store_address, at_switch=made.at_switch, enter=made.enter)
 
 
 def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, int]) -> Trial | None:
@@ -218,7 +295,7 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
 
     outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
     job.outcome.unlink()
-    variants = [_variant(each, seen) for each, seen in zip(plans, outcome.seen, strict=True)]
+    variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
     reports = [analyze(job.folder / each.name) for each in plans]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     predictions = [each.prediction for each in plans if each.prediction is not None]
@@ -234,12 +311,15 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
         policy=reports[1] if what.compared else None,
         ab=ab,
         notes=notes,
+        fabric=fabric_text(what.fabric) if what.fabric is not None else None,
+        priority=what.priority,
         prediction=told,
     )
 
 
-def _variant(made: _Planned, seen: Seen) -> Variant:
+def _variant(made: _Planned, seen: Seen, barrier_bytes: int) -> Variant:
     counted = {(group, collective): size for group, collective, size in seen.counted}
+    entries = ledger(made.plan)
     rows = [
         RunBytes(
             group=entry.group,
@@ -247,8 +327,9 @@ def _variant(made: _Planned, seen: Seen) -> Variant:
             planned_bytes=round(entry.payload_bytes),
             counted_bytes=counted.pop((entry.group, entry.collective), 0),
         )
-        for entry in ledger(made.plan)
+        for entry in entries
     ]
+    planned = round(sum(entry.sent_bytes for entry in entries))
     rows += [RunBytes(group=g, collective=c, planned_bytes=0, counted_bytes=size) for (g, c), size in counted.items()]
     return Variant(
         name=made.name,
@@ -259,6 +340,25 @@ def _variant(made: _Planned, seen: Seen) -> Variant:
         unmatched_keys=seen.unmatched_keys,
         loss=seen.loss,
         refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
+        wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
+        parts=[_parts(ranks) for ranks in zip(*(each.accounts for each in seen.times), strict=True)],
+    )
+
+
+def _parts(ranks: Sequence[Account]) -> StepParts:
+    """Of one repetition, mean over ranks."""
+    return StepParts(
+        **{name: round(statistics.fmean(getattr(each, name) for each in ranks)) for name in StepParts.__struct_fields__}
+    )
+
+
+def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:
+    return WireBytes(
+        planned_bytes=planned_bytes,
+        sent_bytes=seen.sent,
+        received_bytes=seen.received,
+        ratio=statistics.median(seen.sent) / planned_bytes if planned_bytes else None,
+        barrier_bytes=barrier_bytes,
     )
 
 

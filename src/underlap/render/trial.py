@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO
 
 from underlap.render.plain import clean, milliseconds, percent, size, wrap
-from underlap.trial import Comparison, Trial, Variant
+from underlap.trial import Comparison, Trial, Variant, WireBytes
 
 WIDTH = 100
 
@@ -16,6 +16,8 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
         f"MEASURED {clean(trial.model)} on {trial.ranks} ranks over gloo: {clean(trial.layout) or 'one rank'}",
         f"workload {clean(trial.workload)}",
     ]
+    if trial.fabric is not None:
+        lines.append(f"links {clean(trial.fabric)}, one core per rank, priority {clean(trial.priority)}")
     for variant in trial.variants:
         lines += _variant_lines(variant)
     if trial.ab is not None:
@@ -37,9 +39,18 @@ def _variant_lines(variant: Variant) -> list[str]:
     for row in variant.bytes_by_axis:
         same = "as planned" if row.planned_bytes == row.counted_bytes else f"NOT as planned ({size(row.planned_bytes)})"
         lines.append(f"  {clean(row.group)} {clean(row.collective)}: {size(row.counted_bytes)} handed in, all ranks, {same}")
+    if variant.wire is not None:
+        lines.append(_wire_line(variant.wire))
     if variant.unmatched_keys:
         lines.append(f"  {variant.unmatched_keys} operations planned or recorded without the other")
     return lines + [f"  not applied: {clean(text)}" for text in variant.refused]
+
+
+def _wire_line(wire: WireBytes) -> str:
+    sent = sorted(wire.sent_bytes)
+    middle = size(sent[len(sent) // 2])
+    ratio = "nothing planned" if wire.ratio is None else f"{wire.ratio:.4f} of the planned {size(wire.planned_bytes)}"
+    return f"  on the wire: {middle} per step without headers, all ranks, {ratio}"
 
 
 def _comparison_lines(ab: Comparison) -> list[str]:

@@ -2,6 +2,7 @@
 
 program.py     a rank's flat program, and memory for its buffers      no torch, no process
 supported.py   what can be run, and why not                           no torch
+fabric.py      namespaces, and links of a known rate                  no torch
 machine.py     buffers, groups and closures, bound once               torch
 operations/    what each operation computes, by role and phase        torch
 worker.py      one rank: meets the others, runs, hands in its record

@@ -43,16 +43,22 @@ class Local:
     ranks: int
     timeout_s: float
     """Of every meeting and collective."""
+    address: str = "127.0.0.1"
+    """Of the store, which this process holds, as the ranks and this process reach it."""
     port: int = 0
     """Of the store; 0: any that is free."""
+    at_switch: Callable[[Callable[[], Any]], Any] | None = None
+    """Gives what a function gives that is called where the store's address is, if that is another network than this process's."""
     on_start: Callable[[list[int]], None] | None = None
     """Told the process ids, by rank."""
+    enter: Callable[[int], None] | None = None
+    """Called in each started process with its rank before anything else, so before a socket is open. Picklable."""
 
 
 def launch(entry: Entry, arguments: list[Any], how: Local) -> None:
     """Run `entry` with arguments[rank] on each rank. Raises RunError with the rank that failed and why; no process is left."""
     with tempfile.TemporaryDirectory(prefix="underlap-run-") as folder:
-        store = _store(how)
+        store = how.at_switch(lambda: _store(how)) if how.at_switch is not None else _store(how)
         context = processes.start_processes(
             _rank,
             args=(entry, arguments, store.port, how, folder),
@@ -72,7 +78,7 @@ def _store(how: Local) -> Any:
     """The store lives here rather than in rank 0, so that it outlasts the ranks and its port cannot be taken in between."""
     try:
         return dist.TCPStore(
-            "127.0.0.1", how.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=how.timeout_s)
+            how.address, how.port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=how.timeout_s)
         )
     except (RuntimeError, OSError) as error:
         if "EADDRINUSE" in str(error) or "in use" in str(error):
@@ -91,7 +97,9 @@ def _rank(rank: int, entry: Entry, arguments: list[Any], port: int, how: Local, 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     session: Session | None = None
     try:
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=how.timeout_s))
+        if how.enter is not None:
+            how.enter(rank)
+        store = dist.TCPStore(how.address, port, is_master=False, timeout=timedelta(seconds=how.timeout_s))
         limit_threads()
         session = Session(store, rank, how.ranks, how.timeout_s)
         entry(session, arguments[rank])
@@ -113,8 +121,10 @@ def limit_threads() -> None:
 
     # What waits for the interpreter - the note that a collective is done - gets it soon.
     sys.setswitchinterval(0.0005)
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+    # Said here, as the environment is read when torch is loaded, which may have been before it was changed. Two threads on one
+    # core would wait for each other, with a priority of the system's a whole share of its time.
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(int(given) if given.isdecimal() and int(given) else 1)
 
 
 def _hand_in(folder: Path, rank: int, session: Session | None, error: BaseException) -> None:

@@ -40,6 +40,8 @@ class Record:
     """Of each issue's row: (begun, done, payload bytes); done is 0 where the library did not say."""
     started_ns: int
     ended_ns: int
+    library_cpu_ns: int = 0
+    """CPU time of the process in the step, without that of the thread that computes."""
 
     @property
     def duration_ns(self) -> int:

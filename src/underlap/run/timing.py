@@ -27,6 +27,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     communication_ns: int
     hidden_ns: int
     exposed_ns: int
+    library_cpu_ns: int
+    """CPU time of all threads but the one that computes."""
 
 
 class Lasted(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,10 +46,11 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     accounts: list[Account]
     operations: list[Lasted]
+    """Empty where they were not asked for."""
 
 
-def times(program: Program, records: Sequence[Record]) -> RankTimes:
-    """Of records in which the whole step was run."""
+def times(program: Program, records: Sequence[Record], *, each: bool) -> RankTimes:
+    """Of records in which the whole step was run. `each`: also of every operation."""
     lasted: dict[tuple[str, str], list[int]] = defaultdict(list)
     accounts = []
     for record in records:
@@ -59,16 +62,21 @@ def times(program: Program, records: Sequence[Record]) -> RankTimes:
         for flight in flights(program, record):
             sent.append((flight.begin_ns, flight.end_ns))
             lasted[TRANSFER, flight.instruction.key].append(flight.end_ns - flight.begin_ns)
-        accounts.append(_account(_union(computed), _union(sent)))
-    return RankTimes(
-        accounts=accounts, operations=[Lasted(key=key, what=what, ns=values) for (what, key), values in lasted.items()]
-    )
+        accounts.append(_account(_union(computed), _union(sent), record.library_cpu_ns))
+    listed = [Lasted(key=key, what=what, ns=values) for (what, key), values in lasted.items()] if each else []
+    return RankTimes(accounts=accounts, operations=listed)
 
 
-def _account(compute: intervals.Int64, communication: intervals.Int64) -> Account:
+def _account(compute: intervals.Int64, communication: intervals.Int64, library_cpu_ns: int) -> Account:
     hidden = intervals.length(intervals.intersect(compute, communication))
     sent = intervals.length(communication)
-    return Account(compute_ns=intervals.length(compute), communication_ns=sent, hidden_ns=hidden, exposed_ns=sent - hidden)
+    return Account(
+        compute_ns=intervals.length(compute),
+        communication_ns=sent,
+        hidden_ns=hidden,
+        exposed_ns=sent - hidden,
+        library_cpu_ns=library_cpu_ns,
+    )
 
 
 def _union(spans: Sequence[tuple[int, int]]) -> intervals.Int64:

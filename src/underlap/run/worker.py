@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from underlap.plan import Plan
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, trains
 from underlap.run.machine import Constants
+from underlap.run.meter import Meter
+from underlap.run.priority import Priority, scheduled
 from underlap.run.recording import Record, document, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.timing import RankTimes, times
@@ -53,6 +56,9 @@ class Job:
     timed: bool = False
     """Hand in how long each operation took in each repetition."""
     quiet: bool = False
+    interface: str | None = None
+    """Whose bytes are counted around each measured step; None: no bytes are, as others use the interface too."""
+    priority: Priority = "default"
 
     @property
     def text(self) -> str:
@@ -81,20 +87,32 @@ class Seen(msgspec.Struct, kw_only=True):
     loss: float | None
     median: int
     """The repetition of the median step time, which the records show in a comparison."""
-    times: list[RankTimes] = []
-    """By rank. Empty where they were not asked for."""
+    times: list[RankTimes]
+    """By rank."""
+    sent: list[int]
+    received: list[int]
+    """Payload bytes through the interfaces of all ranks in each measured step. Empty where they are not counted."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What rank 0 hands in."""
 
     seen: list[Seen]
+    barrier_bytes: int
+    """Payload that all ranks send in one barrier; subtracted from what is seen."""
     output_difference: float
     gradient_difference: float | None
 
 
+def work_each(session: Session, jobs: Sequence[Job]) -> None:
+    """The entry of a rank that was started here."""
+    for number, job in enumerate(jobs):
+        session.begin(f"job{number}")
+        work(session, job)
+
+
 def work(session: Session, job: Job) -> None:
-    """The entry of a rank."""
+    """One job, from the first meeting to the last."""
     parameters, constants = _parameters(job)
     inputs = Inputs(
         model=job.model,
@@ -115,13 +133,17 @@ def work(session: Session, job: Job) -> None:
         engines = {name: Engine(plan, inputs, session.rank, device, session.timeout_s) for name, plan in job.plans}
         told = _Progress(session.rank, job)
         records: dict[str, list[Record]] = {name: [] for name in engines}
+        meter = Meter(job.interface)
         try:
-            firsts = _warmed(session, engines, told)
-            _measured(session, job, engines, records, told)
+            with scheduled(job.priority):
+                firsts = _warmed(session, engines, meter, told)
+                session.doing = "counting the bytes of a barrier"
+                meter.learn_idle()
+                _measured(session, job, engines, records, meter, told)
         except BaseException:
             _keep(job, engines, records)
             raise
-        _finish(session, job, engines, records, firsts)
+        _finish(session, job, engines, records, firsts, meter)
 
 
 def _parameters(job: Job) -> tuple[Parameters, Constants]:
@@ -131,12 +153,12 @@ def _parameters(job: Job) -> tuple[Parameters, Constants]:
     return found, found.constants
 
 
-def _warmed(session: Session, engines: dict[str, Engine], told: _Progress) -> dict[str, _First]:
+def _warmed(session: Session, engines: dict[str, Engine], meter: Meter, told: _Progress) -> dict[str, _First]:
     """Steps that are not measured; of the first, what came out, as all plans start from the same weights."""
     firsts = {}
     for number in range(WARM_UP):
         for name, engine in engines.items():
-            _step(session, engine, f"warm-up step {number + 1} of {name}")
+            _step(session, engine, f"warm-up step {number + 1} of {name}", meter)
             if number == 0:
                 firsts[name] = _First.of(engine)
             told(f"{name}: warm-up {number + 1} of {WARM_UP}")
@@ -172,33 +194,52 @@ def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.float() - other.float()).abs().max()) / (scale or 1.0)
 
 
-def _step(session: Session, engine: Engine, doing: str) -> Record:
+def _step(session: Session, engine: Engine, doing: str, meter: Meter) -> Record:
     session.doing = f"starting {doing}"
-    dist.barrier()
+    meter.begin()
     session.doing = doing
+    before = time.process_time_ns() - time.thread_time_ns()
     try:
-        return engine.recorded_step()
+        record = engine.recorded_step()
     except RuntimeError:
         session.doing = f"{doing}, in {engine.failed_at}"
         raise
+    record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
+    return record
 
 
-def _measured(session: Session, job: Job, engines: dict[str, Engine], records: dict[str, list[Record]], told: _Progress) -> None:
+def _measured(
+    session: Session,
+    job: Job,
+    engines: dict[str, Engine],
+    records: dict[str, list[Record]],
+    meter: Meter,
+    told: _Progress,
+) -> None:
     """All plans in turns; which goes first changes each time, so that a drift of the machine takes no side."""
     names = list(engines)
     for number in range(job.repetitions):
         for name in names if number % 2 == 0 else reversed(names):
-            record = _step(session, engines[name], f"step {number + 1} of {name}")
+            doing = f"step {number + 1} of {name}"
+            record = _step(session, engines[name], doing, meter)
+            session.doing = f"ending {doing}"
+            meter.end(name)
             records[name].append(record)
             text = f"{name}: step {number + 1} of {job.repetitions}, {record.duration_ns / 1e6:.1f} ms on rank 0"
             told(text, always=number + 1 == job.repetitions)
 
 
 def _finish(
-    session: Session, job: Job, engines: dict[str, Engine], records: dict[str, list[Record]], firsts: dict[str, _First]
+    session: Session,
+    job: Job,
+    engines: dict[str, Engine],
+    records: dict[str, list[Record]],
+    firsts: dict[str, _First],
+    meter: Meter,
 ) -> None:
     """Write the records, and have rank 0 write what all saw."""
     seen = []
+    idle = [sum(values) for values in zip(*session.gathered((meter.idle.sent_payload, meter.idle.received_payload)), strict=True)]
     for name, engine in engines.items():
         durations = session.gathered([record.duration_ns for record in records[name]])
         steps = [max(each) for each in zip(*durations, strict=True)]
@@ -210,6 +251,8 @@ def _finish(
             for key, size in own.items():
                 counted[key] = counted.get(key, 0) + size
         shares = session.gathered(statistics.mean(host_share(engine.program, record) for record in records[name]))
+        own_passed = [(each.sent_payload, each.received_payload) for each in meter.passed.get(name, [])]
+        passed = [[sum(values) for values in zip(*step, strict=True)] for step in zip(*session.gathered(own_passed), strict=True)]
         loss = engine.loss() if trains(engine.job) and engine.rank.tp_index == 0 else 0.0
         seen.append(
             Seen(
@@ -220,7 +263,9 @@ def _finish(
                 unmatched_keys=sum(session.gathered(_unmatched(engine, trace, len(shown)))),
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
                 median=middle,
-                times=session.gathered(times(engine.program, records[name])) if job.timed else [],
+                times=session.gathered(times(engine.program, records[name], each=job.timed)),
+                sent=[sent - idle[0] for sent, _ in passed],
+                received=[received - idle[1] for _, received in passed],
             )
         )
     if job.profile:
@@ -230,6 +275,7 @@ def _finish(
     if session.rank == 0:
         outcome = Outcome(
             seen=seen,
+            barrier_bytes=idle[0],
             output_difference=max(one for one, _ in found),
             gradient_difference=max(one for _, one in found) if trains(next(iter(engines.values())).job) else None,
         )
