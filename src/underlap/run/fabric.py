@@ -112,8 +112,8 @@ class Fabric:
         _enter(namespace)
         os.close(namespace)
         os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
-        # One thread for products, whatever the environment says: a rank has one core.
-        os.environ["OMP_NUM_THREADS"] = "1"
+        # A rank has one core here: without a number of the user's, the launch gives it one thread for products.
+        os.environ.pop("OMP_NUM_THREADS", None)
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
 

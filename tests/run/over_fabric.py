@@ -1,0 +1,90 @@
+"""What ranks do to be counted: one collective at a time between two readings. An entry that started processes can import."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from underlap.run.communication import _reduce_scatter
+from underlap.run.fabric import INTERFACE
+from underlap.run.meter import Meter
+from underlap.run.priority import THREADS, gloo_threads, scheduled
+from underlap.run.session import Session
+
+KIB, MIB = 2**10, 2**20
+SIZES = (256 * KIB, MIB, 4 * MIB)
+
+
+def collectives(size: int, rank: int, ranks: int) -> dict[str, tuple[float, Callable[[], object]]]:
+    """Of payloads of `size` bytes: (bytes that leave a rank in the mean, by the formulas of the ledger; the call)."""
+    others = (ranks - 1) / ranks
+    whole, parts = torch.ones(size // 4), torch.ones(ranks, size // 4 // ranks)
+    other = (rank + 1) % ranks, (rank - 1) % ranks
+
+    def scatter() -> None:
+        work, add_up = _reduce_scatter(torch.empty_like(parts[0]), parts, dist.group.WORLD)
+        work.wait()
+        add_up()
+
+    def ring() -> None:
+        coming = dist.irecv(torch.empty_like(whole), src=other[1])
+        going = dist.isend(whole, dst=other[0])
+        coming.wait()
+        going.wait()
+
+    return {
+        "all_reduce": (2 * others * size, lambda: dist.all_reduce(whole)),
+        "all_gather": (others * size, lambda: dist.all_gather_single(whole.view(-1), parts[0])),
+        "reduce_scatter": (others * size, scatter),
+        "all_to_all": (others * size, lambda: dist.all_to_all_single(torch.empty_like(parts), parts)),
+        "send": (size, ring),
+    }
+
+
+def counted(session: Session, out: Path) -> None:
+    """Rank 0 writes, by collective and size, [planned bytes per rank, sent over planned, received over planned, seconds]."""
+    with session.connected():
+        meter = Meter(INTERFACE)
+        meter.learn_idle()
+        rows: dict[str, Any] = {}
+        for size in SIZES:
+            for name, (planned, call) in collectives(size, session.rank, session.world).items():
+                call()
+                meter.begin()
+                begun = time.monotonic()
+                call()
+                seconds = time.monotonic() - begun
+                meter.end(name)
+                passed = meter.passed.pop(name)[0] - meter.idle
+                sent, received, slowest = zip(
+                    *session.gathered((passed.sent_payload, passed.received_payload, seconds)), strict=True
+                )
+                rows[f"{name} {size}"] = [
+                    sum(sent) / planned / session.world,
+                    sum(received) / planned / session.world,
+                    max(slowest),
+                ]
+        found = session.gathered({**_priorities(), "cores": sorted(os.sched_getaffinity(0)), "torch": torch.get_num_threads()})
+        if session.rank == 0:
+            out.write_text(json.dumps({"rows": rows, "ranks": found, "idle": meter.idle.sent_payload}))
+        session.gathered(None)
+
+
+def _priorities() -> dict[str, Any]:
+    """What each of gloo's threads and this one has, by priority asked for."""
+    found: dict[str, Any] = {}
+    for priority in ("default", "communication", "compute", "equal"):
+        with scheduled(priority):
+            found[priority] = [[os.sched_getscheduler(t), os.sched_getparam(t).sched_priority] for t in (*gloo_threads()[:1], 0)]
+    with scheduled("default"):
+        found["after"] = [[os.sched_getscheduler(t), os.sched_getparam(t).sched_priority] for t in (*gloo_threads(), 0)]
+    names = {Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in gloo_threads()}
+    assert names == set(THREADS)
+    return found
