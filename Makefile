@@ -4,7 +4,6 @@ PYTHON ?= python3
 TRACES ?= ../shared/traces
 BENCH ?=
 TIMED := tests/real tests/run
-ENGINE := tests/run/test_command.py tests/run/test_faults.py
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport CI
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test engine coverage lint bench promises accuracy record sizes clean
+.PHONY: help demo test coverage lint bench promises accuracy record sizes clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -27,12 +26,8 @@ demo: $(VENV)/installed ## Analyze the recorded example traces and show the resu
 
 # Runs that are timed come first and alone; the rest shares the cores.
 test: $(VENV)/installed-dev ## Run the tests, on two cores
-	$(BIN)/python -m pytest $(TIMED) $(ENGINE:%=--ignore %)
+	$(BIN)/python -m pytest $(TIMED)
 	$(BIN)/python -m pytest --numprocesses 2 $(TIMED:%=--ignore %)
-
-# What these find depends on how busy the machine is: they are to be made robust before they decide for all.
-engine: $(VENV)/installed-dev ## Run the tests of underlap run that compare times and break ranks
-	$(BIN)/python -m pytest $(ENGINE)
 
 coverage: $(VENV)/installed-dev ## Run the tests with coverage, which takes three times as long
 	$(BIN)/python -m coverage run -m pytest

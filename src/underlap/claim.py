@@ -150,7 +150,7 @@ COLLECTIVES = (
 )
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is claimed of the metric: one of the forms. A plain number is a point, meant as precisely as it is written."""
 
     at_least: float | None = None
@@ -164,7 +164,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Several figures, for several systems or sizes; as_stated.unit says which is which."""
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """On what it was measured."""
 
     model: str | None = None
@@ -178,7 +178,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the matrix multiplications (tokens that go through at once): one, or the smallest and the largest."""
 
 
-class Bytes(msgspec.Struct, frozen=True, kw_only=True):
+class Bytes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is sent."""
 
     reported: int | str | None = None
@@ -186,7 +186,7 @@ class Bytes(msgspec.Struct, frozen=True, kw_only=True):
     """Whether exactly the bytes of the baseline are sent."""
 
 
-class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What it ran on."""
 
     gpu: str | None = None
@@ -195,14 +195,14 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     topology: str | None = None
 
 
-class Software(msgspec.Struct, frozen=True, kw_only=True):
+class Software(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With what."""
 
     name: str | None = None
     version: str | None = None
 
 
-class SourceOfClaim(msgspec.Struct, frozen=True, kw_only=True):
+class SourceOfClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who says so."""
 
     title: str
@@ -212,7 +212,7 @@ class SourceOfClaim(msgspec.Struct, frozen=True, kw_only=True):
     """When somebody last compared the claim with its source."""
 
 
-class AsStated(msgspec.Struct, frozen=True, kw_only=True):
+class AsStated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The source's own words, where they say more than the field of the same name."""
 
     metric: str | None = None
@@ -222,7 +222,7 @@ class AsStated(msgspec.Struct, frozen=True, kw_only=True):
     collective: str | None = None
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """See the module docstring."""
 
     schema: str = SCHEMA

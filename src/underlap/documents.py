@@ -7,6 +7,7 @@ depth are limited, far above what any input of underlap needs.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,13 +28,14 @@ _PATH = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`$")
 _INVALID = re.compile(r"Invalid (?:enum )?value ")
+_TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
 _WORDS = {
-    "`object`": "a mapping",
-    "`array`": "a list",
-    "`str`": "text",
-    "`int`": "a whole number",
-    "`float`": "a number",
-    "`bool`": "true or false",
+    "object": "a mapping",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
 }
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^\]]*)\]")
 
@@ -60,28 +62,32 @@ def file_name(path: str | Path) -> str:
     return str(path) if str(path).isprintable() else repr(str(path))
 
 
-def read_document(path: str | Path) -> object:
-    """The content of a YAML or JSON file. Raises UnreadableError or InputError, which name the file."""
+def read_document(path: str | Path, expected: str = "a YAML or JSON file") -> object:
+    """The content of a YAML or JSON file. Raises UnreadableError or InputError, which name the file and what was expected."""
+    return parse_document(read_text(path, expected), file_name(path))
+
+
+def read_text(path: str | Path, expected: str) -> str:
+    """The text of a short file. Raises UnreadableError or InputError, which name the file and what was expected."""
     file, name = Path(path), file_name(path)
     try:
         folder = file.is_dir()
     except (OSError, ValueError):  # opening it says what is wrong
         folder = False
     if folder:
-        raise UnreadableError(f"{name}: is a folder: expected a YAML or JSON file")
+        raise UnreadableError(f"{name}: is a folder: expected {expected}")
     try:
         with file.open("rb") as stream:
             content = stream.read(LARGEST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnreadableError(f"{name}: cannot be read ({reason}): expected a YAML or JSON file") from None
+        raise UnreadableError(f"{name}: cannot be read ({reason}): expected {expected}") from None
     if len(content) > LARGEST_BYTES:
-        raise InputError(f"{name}: larger than {LARGEST_BYTES // 2**20} MiB: expected a short YAML or JSON file")
+        raise InputError(f"{name}: larger than {LARGEST_BYTES // 2**20} MiB: expected {expected}, which is short")
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: byte {error.start} is not UTF-8: expected a YAML or JSON file") from None
-    return parse_document(text, name)
+        raise InputError(f"{name}: byte {error.start} is not UTF-8: expected {expected}") from None
 
 
 def parse_document(text: str, where: str) -> object:
@@ -97,7 +103,20 @@ def parse_document(text: str, where: str) -> object:
         raise InputError(f"{where}{place}: not YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # control characters, impossible dates, numbers without end
         raise InputError(f"{where}: not YAML: {shown(str(error).splitlines()[0])}") from None
+    _refuse_unbounded(document, where, "$")
     return document
+
+
+def _refuse_unbounded(value: object, where: str, path: str) -> None:
+    """No input of underlap is infinite, and comparisons with NaN are all false."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where} at {path}: expected a finite number, got {value}: leave it out where it is not known")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _refuse_unbounded(inner, where, f"{path}.{str(key)[:60]}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _refuse_unbounded(inner, where, f"{path}[{index}]")
 
 
 def _refuse_bombs(text: str, where: str) -> None:
@@ -159,8 +178,9 @@ def _explained(message: str, value: object, kind: Any, where: str, at: str) -> s
     got = _value_at(value, path)
     if _INVALID.match(problem):
         return f"{place}: unknown value {shown(got)}: {nearest(str(got), _choices_at(kind, path))}"
-    for word, plain in _WORDS.items():
-        problem = problem.replace(word, plain)
+    if "at `key` in" in message:
+        return f"{place}: the name of a field is no text: expected a mapping with names"
+    problem = _TYPES.sub(lambda types: " or ".join(_WORDS.get(word, word) for word in types.group(1).split(" | ")), problem)
     tail = f" ({shown(got)})" if problem.startswith("Expected") and isinstance(got, (str, int, float)) else ""
     return f"{place}: {problem[0].lower()}{problem[1:]}{tail}"
 

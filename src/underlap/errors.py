@@ -8,6 +8,7 @@
       ScheduleError                  operations that wait for one another, or for one that does not exist
       PlanError                      a plan contradicts itself
       RunError                       ranks that ran a plan failed, disagreed or were lost; exit code 1
+        ToldElsewhereError           the same, where another rank of the job says it; exit code 1, and no line
       MissingExtraError              an optional package is needed for what was asked
 
 A message says what was found, where, what was expected and what to do. Bugs of our own are `assert`s, not these.
@@ -44,6 +45,10 @@ class PlanError(UnderlapError, ValueError):
 
 class RunError(UnderlapError):
     """Ranks that ran a plan failed, disagreed, or were lost."""
+
+
+class ToldElsewhereError(RunError):
+    """A rank of a job failed, and another one says why: one line for all."""
 
 
 class MissingExtraError(UnderlapError, ImportError):

@@ -86,6 +86,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Order statistics of the ratios that hold their median with at least 95 %."""
     outcome: Outcome | None
     """Null where the interval allows more than one."""
+    same_within: float
+    """No difference: the whole interval lies within this of 1. As much as a ratio differs from launch to launch."""
     word: Word | None
     """What the policy did to communication. Null where no outcome is established, or none of the four fits."""
     bytes_equal: bool

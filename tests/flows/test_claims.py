@@ -161,7 +161,9 @@ def test_an_unknown_phase_is_refused_with_the_nearest_one() -> None:
 def test_a_wrong_id_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"neither a file nor a claim of the catalog; did you mean flux-train-1p24\?"):
         load("flux-train-1p2")
-    with pytest.raises(InputError, match=r"missing.yaml: No such file or directory; expected a claim in YAML, or the id"):
+    with pytest.raises(
+        InputError, match=r"missing.yaml: cannot be read \(No such file or directory\): expected a claim in YAML, or the id"
+    ):
         load(tmp_path / "missing.yaml")
 
 

@@ -67,6 +67,7 @@ def counted(session: Session, out: Path) -> None:
                     *session.gathered((passed.sent_payload, passed.received_payload, seconds)), strict=True
                 )
                 rows[f"{name} {size}"] = [
+                    planned,
                     sum(sent) / planned / session.world,
                     sum(received) / planned / session.world,
                     max(slowest),

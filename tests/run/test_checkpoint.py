@@ -69,15 +69,24 @@ def _loss(model: object, parameters: reference.Full, batch: object) -> object:
     return functional.cross_entropy(found.reshape(-1, found.shape[-1]), batch[:, 1:].reshape(-1))  # type: ignore[index]
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.unlink(), "is missing: expected the weights of"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "is cut off: "),
+    ],
+    ids=["missing", "corrupt"],
+)
+def test_a_shard_that_ranks_cannot_read_is_named_once(damage: object, said: str, tmp_path: Path) -> None:
     checkpoints.folder_of(tmp_path, "llama")
-    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    damage(tmp_path / "model-00002-of-00002.safetensors")  # type: ignore[operator]
     result = CliRunner().invoke(main, ["run", "--model", str(tmp_path), "--layout", "tp=2", "--workload", TRAIN])
     assert result.exit_code == 2
     lines = [line for line in result.output.splitlines() if line.startswith("Error")]
     assert len(lines) == 1
     assert lines[0].startswith("Error: rank ")
-    assert "model-00002-of-00002.safetensors is missing: expected the weights of" in lines[0]
+    assert f"model-00002-of-00002.safetensors {said}" in lines[0]
+    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
@@ -20,6 +20,7 @@ from underlap import inputs  # noqa: E402
 from underlap.cli import main  # noqa: E402
 from underlap.expansion import expand  # noqa: E402
 from underlap.planner import plan as planned  # noqa: E402
+from underlap.run import comparing  # noqa: E402
 from underlap.run.worker import PROFILED  # noqa: E402
 from underlap.schedule import apply  # noqa: E402
 
@@ -35,7 +36,8 @@ intermediate: 1024
 vocab: 512
 """
 TRAIN = "train,gbs=4,mbs=4,seq=128,precision=fp32"
-CLOSE = 0.03
+CLOCKS = 0.02
+"""What two ways of reading the same clock may differ by, as a share of a step."""
 
 
 def command(folder: Path, *more: str) -> list[str]:
@@ -61,8 +63,9 @@ def test_the_json_has_both_reports_and_what_the_difference_is_worth(compared: tu
     assert [len(trial[name]["ranks"]) for name in ("baseline", "policy")] == [2, 2]
     ab = trial["ab"]
     assert ab["ratio_low"] <= ab["ratio"] <= ab["ratio_high"]
-    assert ab["outcome"] in ("gain", "no difference", "loss", None)
-    assert ab["outcome"] != "gain" or ab["ratio_high"] < 1
+    # How it comes out is the machine's business; that it follows from the interval is not.
+    assert ab["outcome"] == comparing.outcome(ab["ratio_low"], ab["ratio_high"], 7)
+    assert ab["same_within"] == 0.05
     assert ab["repetitions"] == 7
     assert 0 <= ab["host_issue_share"] < 1
     assert any("measures the host" in note for note in ab["notes"]) == (ab["host_issue_share"] > 0.1)
@@ -108,39 +111,38 @@ def test_the_analyzer_reads_the_record_as_a_trace(compared: tuple[dict[str, Any]
     assert report.summary.hidden.mean_ns == 0
 
 
-def test_the_screen_says_measured_and_as_planned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    result = CliRunner().invoke(main, command(tmp_path, "--repetitions", "2"))
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """(what was shown, folder of records) of one plan under the profiler too."""
+    folder = tmp_path_factory.mktemp("profiled")
+    options = ["--overlap", "tp=split_batch", "--repetitions", "2", "--record", str(folder / "record"), "--profile"]
+    result = CliRunner().invoke(main, command(folder, *options))
     assert result.exit_code == 0, result.output
+    return result, folder / "record"
+
+
+def test_the_screen_says_measured_and_as_planned(profiled: tuple[Result, Path]) -> None:
+    result, _ = profiled
     assert "MEASURED wide on 2 ranks over gloo: tp=2" in result.stdout
     assert "tp all_reduce: " in result.stdout
     assert "all ranks, as planned" in result.stdout
-    assert "underlap run: baseline: step 2 of 2" in capfd.readouterr().err
+    assert "underlap run: baseline: step 2 of 2" in result.stderr
 
 
-def test_traces_of_the_profiler_and_the_own_record_tell_the_same_times(tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    (tmp_path / "wide.yaml").write_text(MODEL.replace("layers: 2", "layers: 1").replace("256", "512"))
-    asked = ["run", "--model", str(tmp_path / "wide.yaml"), "--layout", "tp=2", "--overlap", "tp=split_batch"]
-    workload = ["--workload", "train,gbs=4,mbs=4,seq=512,precision=fp32"]
-    result = CliRunner().invoke(main, [*asked, *workload, "--repetitions", "1", "--record", str(record), "--profile"])
-    assert result.exit_code == 0, result.output
-    # Between the call and its begin a thread of gloo waits for a core, on a busy machine for a millisecond or several. Only
-    # the profiler sees that. So steps are long here, and the calmest one counts.
-    gaps = [_gap(record / "baseline", step) for step in range(1, PROFILED)]
-    assert min(gap for gap, _ in gaps) <= CLOSE, gaps
-    assert min(of_hidden for _, of_hidden in gaps) <= 0.1, gaps
-
-
-def _gap(folder: Path, step: int) -> tuple[float, float]:
-    """The larger difference of hidden and exposed time as a share of the step; that of hidden as a share of itself."""
-    profiled = underlap.analyze(f"{folder}-profile", steps=[step]).summary
-    own = underlap.analyze(f"{folder}-profiled", steps=[step]).summary
-    assert profiled is not None
-    assert own is not None
-    assert profiled.hidden.mean_ns > 0
-    hidden = abs(profiled.hidden.mean_ns - own.hidden.mean_ns)
-    exposed = abs(profiled.exposed.mean_ns - own.exposed.mean_ns)
-    return max(hidden, exposed) / own.span.mean_ns, hidden / profiled.hidden.mean_ns
+def test_the_own_record_sees_all_that_the_profiler_sees_and_what_surrounds_it(profiled: tuple[Result, Path]) -> None:
+    _, record = profiled
+    for step in range(1, PROFILED):
+        seen = underlap.analyze(f"{record / 'baseline'}-profile", steps=[step])
+        own = underlap.analyze(f"{record / 'baseline'}-profiled", steps=[step])
+        assert [(row.collective, row.count) for row in seen.families] == [(row.collective, row.count) for row in own.families]
+        assert seen.summary is not None
+        assert own.summary is not None
+        assert seen.summary.hidden.mean_ns > 0
+        # The record begins a collective when it is called and ends it when that is known, and takes an operation with what
+        # lies between its kernels. A neighbor makes that more; nothing makes it less, but what lies between two clocks.
+        communication = [each.hidden.mean_ns + each.exposed.mean_ns for each in (seen.summary, own.summary)]
+        assert communication[0] <= communication[1] + CLOCKS * own.summary.span.mean_ns
+        assert seen.summary.hidden.mean_ns <= own.summary.hidden.mean_ns + CLOCKS * own.summary.span.mean_ns
 
 
 def test_under_torchrun_it_takes_its_place_in_the_job(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_under_torchrun_it_takes_its_place_in_the_job(tmp_path: Path) -> None:
     asked = ["run", "--model", "tiny-dense", "--layout", "pp=2", "--workload", "train,gbs=4,mbs=2,seq=16", "--repetitions", "2"]
     environment = {**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(  # noqa: PLW1510 - its code is looked at below
-        [*job, *asked, "--json", str(out)], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=90
+        [*job, *asked, "--json", str(out)], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
     trial = json.loads(out.read_text())

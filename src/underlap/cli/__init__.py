@@ -22,7 +22,7 @@ from underlap.cli.lint import lint
 from underlap.cli.run import run
 from underlap.cli.simulate import simulate
 from underlap.cli.sweep import sweep
-from underlap.errors import RunError, UnderlapError
+from underlap.errors import RunError, ToldElsewhereError, UnderlapError
 
 
 class Refusal(click.ClickException):
@@ -44,6 +44,8 @@ class Commands(click.Group):
         """Run the subcommand."""
         try:
             return super().invoke(ctx)
+        except ToldElsewhereError:
+            ctx.exit(1)
         except UnderlapError as error:
             from underlap.render.plain import printable
 

@@ -87,8 +87,8 @@ Example:
     type=click.Choice(PRIORITIES),
     default="default",
     show_default=True,
-    help="Which thread of a rank interrupts the other: on CPUs it decides whether overlap happens. communication: gloo's the one "
-    "that computes; compute, equal: gloo waits until the core is free, and next to nothing is hidden; default: the system "
+    help="Which thread of a rank interrupts the other: on CPUs it decides whether overlap happens, and how much. communication: "
+    "gloo's the one that computes; compute, equal: gloo waits until the core is free, and less is hidden; default: the system "
     "shares the core. Linux, as root.",
 )
 @click.option("--share-cores", is_flag=True, help="Start more ranks than there are cores.")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from underlap import claim_file, strict_yaml
+from underlap import claim_file
 from underlap.claim import PHASES, Claim, listed
+from underlap.documents import read_text
 from underlap.errors import OptionError, UnreadableError
 
 _EXPECTED = "a claim in YAML, or the id of a claim of the catalog (underlap claims list)"
@@ -23,7 +24,7 @@ def load(claim: str | os.PathLike[str]) -> Claim:
     name = os.fspath(claim)
     if not os.path.lexists(path) and _looks_like_an_id(name):
         return by_id(name)
-    found = claim_file.parse(strict_yaml.read_text(path, _EXPECTED), name)
+    found = claim_file.parse(read_text(path, _EXPECTED), name)
     return found if found.id else msgspec.structs.replace(found, id=path.stem)
 
 

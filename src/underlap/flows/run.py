@@ -286,7 +286,7 @@ def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, 
         job = _job(what, plans, shared)
         work(session, job)
         made = _trial(what, plans, job) if rank == 0 else None
-        session.agree("end", "")
+        session.leave()
         return made
 
 
@@ -382,6 +382,7 @@ def _comparison(what: Asked, variants: list[Variant], reports: list[Report], out
         ratio_low=low,
         ratio_high=high,
         outcome=found,
+        same_within=comparing.SAME,
         word=comparing.word(found, bytes_removed=sent[1] < sent[0], hidden_before=hidden[0], hidden_after=hidden[1]),
         bytes_equal=sent[0] == sent[1] and all(r.planned_bytes == r.counted_bytes for v in variants for r in v.bytes_by_axis),
         bytes_by_axis=after.bytes_by_axis,

@@ -16,8 +16,8 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
         f"MEASURED {clean(trial.model)} on {trial.ranks} ranks over gloo: {clean(trial.layout) or 'one rank'}",
         f"workload {clean(trial.workload)}",
     ]
-    if trial.fabric is not None:
-        lines.append(f"links {clean(trial.fabric)}, one core per rank, priority {clean(trial.priority)}")
+    if trial.fabric is not None or trial.priority != "default":
+        lines.append(f"links {clean(trial.fabric or 'as loopback has them')}, priority {clean(trial.priority)}")
     for variant in trial.variants:
         lines += _variant_lines(variant)
     if trial.ab is not None:
@@ -54,7 +54,9 @@ def _wire_line(wire: WireBytes) -> str:
 
 
 def _comparison_lines(ab: Comparison) -> list[str]:
-    said = ab.outcome or "no outcome established"
+    said: str = ab.outcome or "no outcome established"
+    if ab.outcome == "no difference":
+        said += f" of more than {percent(ab.same_within)} %"
     line = f"policy / baseline: {ab.ratio:.3f} ({ab.ratio_low:.3f} to {ab.ratio_high:.3f}, {ab.repetitions} repetitions): {said}"
     if ab.word:
         line += f", communication {ab.word}"

@@ -6,5 +6,6 @@ fabric.py      namespaces, and links of a known rate                  no torch
 machine.py     buffers, groups and closures, bound once               torch
 operations/    what each operation computes, by role and phase        torch
 worker.py      one rank: meets the others, runs, hands in its record
-launch.py      the ranks of one machine, and their end
+rank.py        a started process                                      no torch before it is tied to its parent
+launch.py      the ranks of one machine or of a job, and their end
 """

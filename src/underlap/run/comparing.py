@@ -11,7 +11,11 @@ from underlap.trial import Outcome, Word
 CONFIDENCE = 0.95
 LEAST_REPETITIONS = 7
 SAME = 0.05
-"""Ratios within this of 1 are called no difference, if the whole interval lies there."""
+"""Ratios within this of 1 are called no difference, if the whole interval lies there.
+
+What differs from launch to launch is in no interval of one launch: of six launches of one comparison over a link of 500 Mbit/s
+five had a ratio between 0.71 and 0.75, which is 5 % apart, and one 0.84. Less than that would not come out again.
+"""
 
 
 def ratios(baseline: Sequence[int], policy: Sequence[int]) -> list[float]:

@@ -1,39 +1,54 @@
-"""The ranks of one machine: started by torch.multiprocessing, watched, and gone before this returns, whatever happens.
+"""The ranks of one machine: started by torch's elastic processes, watched, and gone before this returns, whatever happens.
 
-torch's elastic launcher gives a rank that hangs 30 s before it kills it, which is longer than the timeouts here; so its
-processes are used, but not its agent. Under torchrun or srun nothing is started: see `place_in_job`.
+Why not the elastic agent (`elastic_launch`, torchrun): once a rank has failed it waits 30 s for one that hangs, whatever its
+`shutdown_timeout` says, as its `PContext.wait` closes without one (torch 2.13: 30.0 s after the failure beside a stopped rank;
+`close(timeout=1)` takes 1.0 s). So `start_processes` with its sessions and error files is used, and its `wait` is not.
+Under torchrun or srun nothing is started: see `place_in_job`.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import ctypes
 import dataclasses
 import json
+import logging
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torch.multiprocessing as processes
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
-from underlap.errors import RunError, UnderlapError
+from underlap.errors import RunError, ToldElsewhereError, UnderlapError
+from underlap.run.rank import Start, asked_to_end, end_with_parent, first_line, limit_threads, note_of, write
 from underlap.run.session import Session
 
-GRACE_S = 1.5
+GRACE_S = 2.0
 """What the others get to say what they saw, once one rank has failed."""
+
+JOB_GRACE_S = 5.0
+"""The same in a job, where one that is slow to say it would say it once more."""
+
+END_S = 4.0
+"""What a rank gets to keep its record, once it is asked to end."""
+
+PROGRESS = "underlap run: "
+"""How lines of rank 0 begin that are for the user. Others stay in its log."""
 
 Entry = Callable[[Session, Any], None]
 """What a rank does. It must be importable by name; its argument must be picklable."""
 
-_PR_SET_PDEATHSIG = 1
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""What torch's processes turn into a SignalException."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +72,30 @@ class Local:
 
 def launch(entry: Entry, arguments: list[Any], how: Local) -> None:
     """Run `entry` with arguments[rank] on each rank. Raises RunError with the rank that failed and why; no process is left."""
-    with tempfile.TemporaryDirectory(prefix="underlap-run-") as folder:
-        store = how.at_switch(lambda: _store(how)) if how.at_switch is not None else _store(how)
-        context = processes.start_processes(
-            _rank,
-            args=(entry, arguments, store.port, how, folder),
-            nprocs=how.ranks,
-            join=False,
-            start_method="spawn",
-        )
+    with tempfile.TemporaryDirectory(prefix="underlap-run-") as name, _signals() as before:
+        folder, context, progress = Path(name), None, None
         try:
+            store = how.at_switch(lambda: _store(how)) if how.at_switch is not None else _store(how)
+            context = _started(entry, arguments, how, store.port, folder)
+            # What is ignored on purpose (nohup, a shell's background) stays ignored.
+            _on_signals(signal.SIG_IGN, *(number for number, handler in before.items() if handler is signal.SIG_IGN))
+            progress = TailLog("rank", {0: str(_log(folder, 0))}, sys.stderr, {0: ""}, log_line_filter=_for_the_user).start()
+            ranks = [context.subprocess_handlers[rank].proc for rank in range(how.ranks)]
             if how.on_start is not None:
-                how.on_start([process.pid for process in context.processes])
-            _watch(context.processes, how, Path(folder))
+                how.on_start([process.pid for process in ranks])
+            _watch(ranks)
+            _judge(ranks, context.error_files, how, folder)
+        except SignalException as asked:
+            if asked.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise RunError(f"ended by {asked.sigval.name}") from None
         finally:
-            _end(context.processes)
+            # The end is bounded: whoever asks again in the meantime gets nothing sooner, and might leave ranks behind.
+            _on_signals(signal.SIG_IGN, *_SIGNALS)
+            if context is not None:
+                context.close(timeout=END_S)
+            if progress is not None:
+                progress.stop()
 
 
 def _store(how: Local) -> Any:
@@ -85,130 +109,132 @@ def _store(how: Local) -> Any:
             raise RunError(
                 f"port {how.port} is in use: name another one with --port, or leave it out for any that is free"
             ) from None
-        raise RunError(f"no store at port {how.port}: {_first_line(error)}") from None
+        raise RunError(f"no store at port {how.port}: {first_line(error)}") from None
 
 
-def _rank(rank: int, entry: Entry, arguments: list[Any], port: int, how: Local, folder: str) -> None:
-    """A started process."""
-    # The parent ends its ranks; a Ctrl-C that reaches all of them must not make each say so. If the parent dies, so do they.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _asked_to_end)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    session: Session | None = None
+def _started(entry: Entry, arguments: list[Any], how: Local, port: int, folder: Path) -> Any:
+    commands, environments = {}, {}
+    for rank in range(how.ranks):
+        start = Start(
+            entry=entry,
+            argument=arguments[rank],
+            rank=rank,
+            ranks=how.ranks,
+            timeout_s=how.timeout_s,
+            address=how.address,
+            port=port,
+        )
+        write(folder / f"start{rank}", start, how.enter)
+        _log(folder, rank).touch()
+        commands[rank] = ("-P", "-m", "underlap.run.rank", folder / f"start{rank}", _log(folder, rank), os.getpid())
+        # What this process can import, they can: `entry` is found by name.
+        environments[rank] = {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    # Each rank writes its log itself: torch leaves those of processes that ended by themselves open.
+    places = DefaultLogsSpecs(log_dir=str(folder / "errors"))
+    return start_processes("rank", sys.executable, commands, environments, places)
+
+
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.log"
+
+
+def _for_the_user(line: str) -> bool:
+    return line.startswith(PROGRESS)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[dict[signal.Signals, Any]]:
+    """The handlers that hold outside. Torch's processes set others, and tell each end that is asked for on standard error."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    told = logging.getLogger("torch.distributed.elastic.multiprocessing")
+    level = told.level
+    told.setLevel(logging.CRITICAL)
     try:
-        if how.enter is not None:
-            how.enter(rank)
-        store = dist.TCPStore(how.address, port, is_master=False, timeout=timedelta(seconds=how.timeout_s))
-        limit_threads()
-        session = Session(store, rank, how.ranks, how.timeout_s)
-        entry(session, arguments[rank])
-    except BaseException as error:  # noqa: BLE001 - handed to the parent, which raises it
-        _hand_in(Path(folder), rank, session, error)
-        sys.stderr.flush()
-        # Destructors of process groups wait for peers that may be gone.
-        os._exit(1)
+        yield before
+    finally:
+        told.setLevel(level)
+        for number, handler in before.items():
+            # None: set from outside of Python, and not for it to set again.
+            if handler is not None:
+                _on_signals(handler, number)
 
 
-def _asked_to_end(*_: object) -> None:
-    """Leave by an error, so that the record so far is kept."""
-    raise RunError("asked to end")
-
-
-def limit_threads() -> None:
-    """One core per rank for products, as ranks share the machine."""
-    import torch
-
-    # What waits for the interpreter - the note that a collective is done - gets it soon.
-    sys.setswitchinterval(0.0005)
-    # Said here, as the environment is read when torch is loaded, which may have been before it was changed. Two threads on one
-    # core would wait for each other, with a priority of the system's a whole share of its time.
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    torch.set_num_threads(int(given) if given.isdecimal() and int(given) else 1)
-
-
-def _hand_in(folder: Path, rank: int, session: Session | None, error: BaseException) -> None:
-    ours = isinstance(error, UnderlapError)
-    doing = session.doing if session else "starting"
-    text = str(error) if ours else f"{type(error).__name__}: {_first_line(error)}"
-    note = {
-        "ours": ours,
-        "usage": ours and not isinstance(error, RunError),
-        "doing": doing,
-        "text": text,
-        "timed_out": "imed out" in str(error) or "timeout" in str(error).lower(),
-        "lost": any(word in str(error) for word in ("closed by peer", "reset by peer", "Broken pipe", "Connection refused")),
-    }
-    with contextlib.suppress(OSError):
-        (folder / f"rank{rank}.json").write_text(json.dumps(note))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+def _on_signals(handler: Any, *numbers: signal.Signals) -> None:
+    """Python sets handlers in the main thread only; in another one torch has set none either."""
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            signal.signal(number, handler)
 
 
 # ---- watching
 
 
-def _watch(ranks: list[Any], how: Local, folder: Path) -> None:
-    """Return once all have ended well; raise RunError soon after one has not."""
+def _watch(ranks: list[Any]) -> None:
+    """Return once all have ended, or soon after one has not ended well."""
     failed_at: float | None = None
-    first_bad: int | None = None
-    while True:
-        alive = [process for process in ranks if process.exitcode is None]
-        bad = [rank for rank, process in enumerate(ranks) if process.exitcode not in (None, 0)]
-        if bad and failed_at is None:
-            failed_at, first_bad = time.monotonic(), bad[0]
-        if not alive or (failed_at is not None and time.monotonic() - failed_at > GRACE_S):
-            break
-        wait([process.sentinel for process in alive], timeout=0.1)
-    if first_bad is not None:
-        raise _blamed(ranks, folder, how)
+    while any(process.poll() is None for process in ranks):
+        if failed_at is None and any(process.poll() not in (None, 0) for process in ranks):
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() - failed_at > GRACE_S:
+            return
+        time.sleep(0.05)
 
 
-def _blamed(ranks: list[Any], folder: Path, how: Local) -> UnderlapError:
-    """The error that tells most: a rank that was killed, one with a reason of its own, one that did not answer."""
+def _judge(ranks: list[Any], error_files: dict[int, str], how: Local, folder: Path) -> None:
+    """Raises the error that tells most, unless all have ended well."""
+    exits = [process.poll() for process in ranks]
+    if not any(exits) and None not in exits:
+        return
     notes: dict[int, dict[str, Any]] = {}
-    for rank in range(len(ranks)):
-        path = folder / f"rank{rank}.json"
-        if path.exists():
-            notes[rank] = json.loads(path.read_text())
-    killed = [(rank, -process.exitcode) for rank, process in enumerate(ranks) if (process.exitcode or 0) < 0]
+    for rank in range(how.ranks):
+        # One that is killed as it writes leaves half a file.
+        with contextlib.suppress(OSError, ValueError):
+            notes[rank] = json.loads(Path(error_files[rank]).read_text())["message"]["extraInfo"]["underlap"]
+    killed = [rank for rank, code in enumerate(exits) if (code or 0) < 0]
     if killed:
-        rank, number = killed[0]
+        rank = killed[0]
         seen = "".join(f"; rank {other} was {note['doing']}" for other, note in notes.items())
-        return RunError(f"rank {rank} was killed by {signal.Signals(number).name}{seen}")
-    own = [(rank, note) for rank, note in notes.items() if note["ours"]]
+        raise RunError(f"rank {rank} was killed by {signal.Signals(-exits[rank]).name}{seen}{_last_words(_log(folder, rank))}")
+    silent = [rank for rank, code in enumerate(exits) if code is None]
+    found = blamed(notes, silent, how.timeout_s)
+    if found is None:
+        rank = next(rank for rank, code in enumerate(exits) if code)
+        found = RunError(f"rank {rank} ended with exit code {exits[rank]}{_last_words(_log(folder, rank))}")
+    raise found
+
+
+def _last_words(log: Path) -> str:
+    """What a rank that left no reason said last on standard error, as C++ does before it aborts."""
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").splitlines()
+        said = [line.strip() for line in lines if line.strip() and not _for_the_user(line)]
+        return f"; it said last: {said[-1][:300]}" if said else ""
+    return ""
+
+
+def blamed(notes: dict[int, dict[str, Any]], silent: list[int], timeout_s: float) -> UnderlapError | None:
+    """From what ranks noted of their failure: one with a reason of its own, one that did not answer, one that was lost."""
+    own = [(rank, note) for rank, note in notes.items() if note["ours"] and not note["asked"]]
     if own:
         rank, note = own[0]
         text = note["text"] if note["text"].startswith("rank ") else f"rank {rank}: {note['text']}"
         return UnderlapError(text) if note["usage"] else RunError(text)
-    silent = [rank for rank, process in enumerate(ranks) if process.exitcode is None]
+    named = ", ".join(map(str, silent))
     timed_out = [(rank, note) for rank, note in notes.items() if note["timed_out"]]
     if silent and timed_out:
         waiting, note = timed_out[0]
-        named = ", ".join(map(str, silent))
-        return RunError(f"rank {named} did not answer within {how.timeout_s:g} s: rank {waiting} was {note['doing']}")
-    fresh = [(rank, note) for rank, note in notes.items() if not note["lost"]] or list(notes.items())
+        return RunError(f"rank {named} did not answer within {timeout_s:g} s: rank {waiting} was {note['doing']}")
+    fresh = [(rank, note) for rank, note in notes.items() if not note["lost"] and not note["asked"]]
     if fresh:
         rank, note = fresh[0]
         return RunError(f"rank {rank}: {note['text']} (while {note['doing']})")
-    codes = ", ".join(f"rank {rank}: {process.exitcode}" for rank, process in enumerate(ranks))
-    return RunError(f"a rank ended without a word: exit codes {codes}")
-
-
-def _end(ranks: list[Any]) -> None:
-    """No process is left: asked first, and killed if it does not listen (one that is stopped cannot)."""
-    for process in ranks:
-        if process.exitcode is None:
-            process.terminate()
-    deadline = time.monotonic() + 1.0
-    for process in ranks:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.exitcode is None:
-            process.kill()
-            process.join(5)
+    if silent and notes:
+        rank, note = next(iter(notes.items()))
+        return RunError(f"rank {named} was lost: rank {rank} was {note['doing']}")
+    if notes:
+        rank, note = next(iter(notes.items()))
+        return RunError(f"rank {rank}: {note['text']} (while {note['doing']})")
+    return None
 
 
 # ---- in a job that others started
@@ -225,21 +251,67 @@ def place_in_job(environment: dict[str, str]) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def joined(rank: int, world: int, timeout_s: float) -> Iterator[Session]:
-    """This process's place in a job: MASTER_ADDR and MASTER_PORT name the store. Raises RunError where nobody answers."""
+    """This process's place in a job: MASTER_ADDR and MASTER_PORT name the store.
+
+    Raises RunError where nobody answers; where ranks fail, on one of them with the rank that is to blame, and
+    ToldElsewhereError on the others.
+    """
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if name not in os.environ:
             raise RunError(f"rank {rank}: {name} is not set: expected the address of rank 0, as torchrun sets it")
     os.environ.setdefault("RANK", str(rank))
     os.environ.setdefault("WORLD_SIZE", str(world))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # An agent that is killed takes nobody with it. (srun does so itself.)
+        end_with_parent(os.getppid())
+    signal.signal(signal.SIGTERM, asked_to_end)
     try:
         store, _, _ = next(iter(dist.rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s))))
     except (RuntimeError, OSError) as error:
-        raise RunError(f"rank {rank} found no store: {_first_line(error)}") from None
+        raise RunError(f"rank {rank} found no store: {_store_error(error)}") from None
     limit_threads()
     session = Session(store, rank, world, timeout_s)
     try:
         yield session
-    except UnderlapError:
-        raise
-    except RuntimeError as error:
-        raise RunError(f"rank {rank}: {_first_line(error)} (while {session.doing})") from None
+    except (UnderlapError, RuntimeError) as error:
+        # The others' end must not cut off what is said here.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        found = _of_all(session, error)
+        atexit.register(_leave, 1 if isinstance(found, RunError) else 2)
+        raise found from None
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _store_error(error: Exception) -> str:
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    if "EADDRINUSE" in str(error) or "in use" in str(error):
+        return f"port {os.environ['MASTER_PORT']} is in use: set MASTER_PORT to another one, on every rank"
+    return f"nobody answers at {where}, where rank 0 is expected: {first_line(error)}"
+
+
+def _of_all(session: Session, error: Exception) -> UnderlapError:
+    """What happened to the job, on the first rank that knows; ToldElsewhereError on the others."""
+    notes = {session.rank: note_of(session, error)}
+    try:
+        session.store.set(f"failed/{session.rank}", json.dumps(notes[session.rank]))
+        deadline = time.monotonic() + JOB_GRACE_S
+        while len(notes) < session.world and time.monotonic() < deadline:
+            for rank in set(range(session.world)) - set(notes):
+                if session.store.check([f"failed/{rank}"]):
+                    notes[rank] = json.loads(session.store.get(f"failed/{rank}"))
+            time.sleep(0.02)
+        if session.store.add("told", 1) > 1:
+            return ToldElsewhereError(f"rank {session.rank} failed, and another rank said why")
+    except RuntimeError:
+        # The store is gone with the process that holds it: this rank speaks for itself.
+        pass
+    silent = [rank for rank in range(session.world) if rank not in notes]
+    own = notes[session.rank]
+    return blamed(dict(sorted(notes.items())), silent, session.timeout_s) or RunError(f"rank {session.rank}: {own['text']}")
+
+
+def _leave(code: int) -> None:
+    """Destructors of process groups wait for peers that may be gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

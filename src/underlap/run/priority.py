@@ -1,7 +1,8 @@
 """Whether a rank's communication may interrupt its compute: the scheduling of gloo's threads beside the one that computes.
 
-On a CPU this decides whether overlap happens at all. gloo's threads share the core of the rank that computes; where they may not
-interrupt it, they run once it waits, and nothing was hidden. On a GPU the counterpart is the priority of streams.
+On a CPU this decides whether overlap happens, and how much of it. gloo's threads share the core of the rank that computes; where
+they may not interrupt it, they run once it waits, and only what the kernel already has moves meanwhile. On a GPU the counterpart
+is the priority of streams.
 """
 
 from __future__ import annotations

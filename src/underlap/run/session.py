@@ -48,7 +48,9 @@ class Session:
     def _value(self, subject: str, rank: int) -> str:
         try:
             return bytes(self.store.get(f"{subject}/{rank}")).decode()
-        except RuntimeError:
+        except RuntimeError as error:
+            if "timeout" not in str(error).lower() and "timed out" not in str(error):
+                raise
             raise RunError(
                 f"rank {rank} did not come within {self.timeout_s:g} s: expected {self.world} ranks, as the layout has"
             ) from None
@@ -80,3 +82,11 @@ class Session:
         if self.rank == 0:
             self.store.set(subject, value)
         return bytes(self.store.get(subject)).decode()
+
+    def leave(self) -> None:
+        """The job is done. Rank 0 goes last, as it may hold the store; it does not wait for longer than for a meeting."""
+        self.doing = "leaving"
+        if self.rank:
+            self.store.set(f"left/{self.rank}", "")
+        elif self.world > 1:
+            self.store.wait([f"left/{rank}" for rank in range(1, self.world)], timedelta(seconds=self.timeout_s))

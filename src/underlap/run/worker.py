@@ -300,7 +300,11 @@ def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str
     folder = job.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     trace = document(engine.program, shown, job.workload.precision)
-    (folder / f"rank{engine.program.rank}.json").write_text(encoded(trace))
+    path = folder / f"rank{engine.program.rank}.json"
+    # A rank that is killed here must not leave half a trace.
+    half = path.with_suffix(".part")
+    half.write_text(encoded(trace))
+    half.replace(path)
     return trace
 
 

@@ -1,0 +1,56 @@
+"""A Trial on the screen, from hand-written ones: what went over links beside what was planned."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from underlap.render.trial import print_trial
+from underlap.trial import RunBytes, Trial, Variant, WireBytes
+
+
+def screen(wire: WireBytes | None, **options: Any) -> list[str]:
+    variant = Variant(
+        name="baseline",
+        policy="none",
+        step_ns=[2_000_000, 1_000_000, 3_000_000],
+        host_issue_share=0.05,
+        bytes_by_axis=[RunBytes(group="tp", collective="all_reduce", planned_bytes=1000, counted_bytes=1000)],
+        unmatched_keys=0,
+        loss=None,
+        refused=[],
+        wire=wire,
+    )
+    trial = Trial(model="m", layout="tp=2", workload="w", ranks=2, variants=[variant], baseline=None, **options)  # type: ignore[arg-type]
+    file = io.StringIO()
+    print_trial(trial, file)
+    return file.getvalue().splitlines()
+
+
+def wire(planned: int, ratio: float | None) -> WireBytes:
+    return WireBytes(
+        planned_bytes=planned, sent_bytes=[3_000_000, 1_010_000, 1_020_000], received_bytes=[], ratio=ratio, barrier_bytes=288
+    )
+
+
+def test_without_a_fabric_nothing_is_said_of_links() -> None:
+    lines = screen(None)
+    assert not any("link" in line or "wire" in line or "priority" in line for line in lines)
+
+
+def test_bytes_on_the_wire_stand_beside_the_planned_ones_in_one_line() -> None:
+    lines = screen(wire(1_000_000, 1.02), fabric="500mbit,rank1=250mbit")
+    assert "links 500mbit,rank1=250mbit, priority default" in lines
+    assert "  on the wire: 1.02 MB per step without headers, all ranks, 1.0200 of the planned 1.00 MB" in lines
+
+
+def test_a_plan_that_sends_nothing_has_no_ratio() -> None:
+    lines = screen(wire(0, None), fabric="unshaped")
+    assert "  on the wire: 1.02 MB per step without headers, all ranks, nothing planned" in lines
+
+
+@pytest.mark.parametrize("priority", ["communication", "compute"])
+def test_a_priority_over_loopback_is_said(priority: str) -> None:
+    assert f"links as loopback has them, priority {priority}" in screen(None, priority=priority)
