@@ -91,11 +91,14 @@ def page(rows: Sequence[Row]) -> tuple[str, str]:
 
 # ---- tables
 
+COLUMNS = (
+    *("case", "links", "ratio", "compute", "communication", "gloo", "baseline", "policy", "policy / baseline", "regime", "bound"),
+    *("above %", "hides %", "wire", "spread %", "runs"),
+)
+
 
 def _table(rows: Sequence[Row]) -> str:
-    head = "| case | links | ratio | compute | communication | gloo | baseline | policy | policy / baseline | regime | bound |
-  above % |" head += " hides % | wire | spread % | runs |\n"
-    lines = [head, "|---" * 16 + "|\n"]
+    lines = [f"| {' | '.join(COLUMNS)} |\n", "|---" * len(COLUMNS) + "|\n"]
     for one in rows:
         cells = (
             one.name,
@@ -179,17 +182,15 @@ def _summary(rows: Sequence[Row]) -> str:
     listed = ", ".join(
         f"{name} {regimes[name]}" for name in ("hidden", "partly", "nothing", "loss", "undecided") if regimes[name]
     )
-    again = sum(one.attempts - 1 for one in rows)
     hides = max(one.base_hidden / one.communication for one in rows)
-    return (
-        f"Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which the conditions hold (the "
-        f"map, and "
-        f"other passes) end within what is expected above the bound. A baseline hides {100 * hides:.1f} % of its communication at "
-        f"most. "
-        f"Bytes handed in are equal with and without the policy in {sum(one.bytes_equal for one in rows)} of {len(rows)}, and "
-        f"agree with the "
-        f"plan; {again} comparisons were run again.\n\n"
-    )
+    again = sum(one.attempts - 1 for one in rows)
+    equal = sum(one.bytes_equal for one in rows)
+    return f"""\
+Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which the conditions hold (the map, and other
+passes) end within what is expected above the bound. A baseline hides {100 * hides:.1f} % of its communication at most. Bytes handed
+in are equal with and without the policy in {equal} of {len(rows)}, and agree with the plan; {again} comparisons were run again.
+
+"""
 
 
 def _tail(rows: Sequence[Row]) -> str:
