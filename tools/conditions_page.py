@@ -186,9 +186,10 @@ def _summary(rows: Sequence[Row]) -> str:
     again = sum(one.attempts - 1 for one in rows)
     equal = sum(one.bytes_equal for one in rows)
     return f"""\
-Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which the conditions hold (the map, and other
-passes) end within what is expected above the bound. A baseline hides {100 * hides:.1f} % of its communication at most. Bytes handed
-in are equal with and without the policy in {equal} of {len(rows)}, and agree with the plan; {again} comparisons were run again.
+Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which the conditions hold (the map, and
+other passes) end within what is expected above the bound. A baseline hides {100 * hides:.1f} % of its communication at most.
+Bytes handed in are equal with and without the policy in {equal} of {len(rows)}, and agree with the plan; {again} comparisons were
+run again.
 
 """
 
