@@ -28,7 +28,7 @@ class Case:
 
     name: str
     section: str
-    """Of the page: map, axes, size, contention, headroom, planted."""
+    """Of the page: map, training, axes, size, contention, headroom, planted."""
     width: int
     intermediate: int
     layers: int
@@ -221,10 +221,17 @@ def _promises(report: object) -> dict[str, tuple[float, float] | None]:
     }
 
 
-def _map(name: str, shape: tuple[int, int, int], sequences: int, links: str = "500mbit") -> Case:
+def _map(name: str, shape: tuple[int, int], prompts: int, links: str = "500mbit") -> Case:
+    """A prefill whose attention and whose feed-forward take about as long, so that each message has as much compute beside it."""
+    width, layers = shape
+    work = f"prefill,batch={prompts},seq=128,precision=fp32"
+    return Case(name=name, section="map", width=width, intermediate=3 * width // 2, layers=layers, workload=work, links=links)
+
+
+def _train(name: str, shape: tuple[int, int, int], sequences: int) -> Case:
     width, intermediate, layers = shape
     work = DENSE.format(sequences)
-    return Case(name=name, section="map", width=width, intermediate=intermediate, layers=layers, workload=work, links=links)
+    return Case(name=name, section="training", width=width, intermediate=intermediate, layers=layers, workload=work)
 
 
 TRAIN = "train,gbs={0},mbs={1},seq=128,precision=fp32"
@@ -232,16 +239,21 @@ MIDDLE = {"width": 256, "intermediate": 1536, "workload": DENSE.format(8)}
 """Compute about as long as communication at 500 Mbit/s."""
 
 CASES = (
-    _map("map 0.1", (128, 128, 4), 8, "100mbit"),
-    _map("map 0.2", (128, 384, 4), 8, "100mbit"),
-    _map("map 0.4", (128, 128, 8), 16),
-    _map("map 0.7", (256, 768, 8), 8),
-    _map("map 0.9", (256, 1152, 8), 8),
-    _map("map 1.1", (256, 1536, 8), 8),
-    _map("map 1.5", (256, 2304, 8), 8),
-    _map("map 3", (512, 6144, 4), 4),
-    _map("map 5", (512, 3072, 3), 4, "2gbit"),
-    _map("map 10", (512, 6144, 3), 4, "2gbit"),
+    _map("map 0.1", (384, 4), 2, "100mbit"),
+    _map("map 0.2", (768, 4), 2, "100mbit"),
+    _map("map 0.4", (384, 6), 8),
+    _map("map 0.6", (640, 6), 4),
+    _map("map 0.8", (768, 6), 4),
+    _map("map 1", (896, 6), 4),
+    _map("map 1.2", (1152, 6), 4),
+    _map("map 2", (512, 6), 8, "2gbit"),
+    _map("map 5", (1152, 6), 4, "2gbit"),
+    _map("map 10", (2048, 3), 2, "2gbit"),
+    _train("train 0.4", (128, 128, 8), 16),
+    _train("train 0.7", (256, 768, 8), 8),
+    _train("train 0.9", (256, 1152, 8), 8),
+    _train("train 1.1", (256, 1536, 8), 8),
+    _train("train 1.4", (256, 2304, 8), 8),
     Case(
         name="ep all-to-all",
         section="axes",
