@@ -46,7 +46,7 @@ def test_what_follows_from_the_figures_of_a_row_stands_in_it(case: conditions_ca
 
 
 def test_the_figure_has_a_point_for_each_row_of_the_map_and_says_what_it_shows() -> None:
-    root = ElementTree.fromstring(FIGURE)  # noqa: S314 - written by this project
+    root = ElementTree.fromstring(FIGURE)
     of_map = [case for case in conditions_cases.CASES if case.section == "map"]
     named = root.get("aria-label", "")
 

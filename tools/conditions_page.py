@@ -58,8 +58,8 @@ TP sends all-reduces (above); here all-to-alls between experts, gradients in buc
 """,
     "size": """## A small batch
 
-The model of `train 1.1` with 32 tokens in place of 1024: messages of 16 kB, whose time is latency, and products that a split makes
-slow.
+The model of `train 1.1` with 32 tokens in place of 1024: messages of 16 kB, whose time is latency, and products that a split
+makes slow.
 
 """,
     "headroom": """## Who may interrupt whom
