@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from underlap.cost.hardware import Link, Processor, Topology
+from underlap.cost.testbed import Testbed
 from underlap.documents import decode, nearest, require, require_counts, shown
 from underlap.errors import InputError, OptionError
 from underlap.quantities import parse_bytes, parse_duration_ns, parse_flops, parse_rate
@@ -30,6 +31,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Of the job."""
     sources: dict[str, str]
     """For each number, by its path in the YAML (scale_up.bandwidth): the preset or file and the source it names."""
+    measured: Testbed | None = None
+    """What `underlap calibrate` measured on it: simulations take these times, and none of the models."""
 
     def __post_init__(self) -> None:
         require_counts(self, "gpus", largest=2**20)
@@ -82,6 +85,8 @@ _PLAIN = {
     "cluster": ("name", "gpus", "domain", "nics_per_device", "oversubscription"),
 }
 _PARTS = {"processor": "processor", "scale_up": "link", "scale_out": "link"}
+MEASURED = "measured"
+"""The section that `underlap calibrate` writes; a Testbed."""
 _PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4")
 
 Values = dict[str, tuple[object, str]]
@@ -94,7 +99,12 @@ def cluster_of_documents(documents: list[tuple[object, str]]) -> Cluster:
     Raises InputError with file, path, what was expected and what to do.
     """
     values: Values = {}
+    measured: Testbed | None = None
     for document, where in documents:
+        if isinstance(document, dict) and MEASURED in document:
+            section = document[MEASURED]
+            measured = None if section is None else decode(section, Testbed, where, f"$.{MEASURED}")
+            document = {key: value for key, value in document.items() if key != MEASURED}  # noqa: PLW2901 - without it
         new = _values(document, where)
         for path, (value, _) in new.items():
             if path in _PARTS:  # null takes the whole part away
@@ -117,7 +127,7 @@ def cluster_of_documents(documents: list[tuple[object, str]]) -> Cluster:
         "gpus": plain.get("gpus", plain.get("domain")),
         "sources": {path: source for path, (value, source) in values.items() if not isinstance(value, str)},
     }
-    cluster: Cluster = decode(record, Cluster, where)
+    cluster: Cluster = msgspec.structs.replace(decode(record, Cluster, where), measured=measured)
     try:
         _check(cluster)
     except OptionError as error:
@@ -129,7 +139,7 @@ def _values(document: object, where: str) -> Values:
     """The leaves of a document."""
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected a mapping with processor, scale_up and scale_out, or from: and what differs")
-    known = ["from", *_PLAIN["cluster"], *_PARTS]
+    known = ["from", *_PLAIN["cluster"], *_PARTS, MEASURED]
     values: Values = {}
     for key, value in document.items():
         if key not in known:

@@ -81,6 +81,18 @@ class Sharing(NamedTuple):
     after: Any
     """Next running operation on the same device; after n more entries the same for links, after 2 n for memory."""
     before: Any
+    proportional: Any
+    """True where what an operation takes from the other kind goes with its share of the link, and only while it works."""
+    saved: Any
+    """Per operation: how much longer it takes where its link has not been idle."""
+    lead: Any
+    """Per operation: of its time, what it leaves its link idle for at the begin."""
+    depth: Any
+    """Per link: what a pause can gather at most, as time of the link; a pause gathers as much as it lasts."""
+    gathered: Any
+    """Per link: what had been gathered when it was last used."""
+    idle_since: Any
+    """Per link."""
 
 
 Engine = Callable[[Prepared, State, Sharing], tuple[int, Int64, Int64, Int64]]
@@ -105,7 +117,7 @@ def compiled() -> Engine | None:
     except ModuleNotFoundError:
         return None
     namespace = dict(globals())
-    for function in (_list, _slower, _rerate, _share, _hold, _change, _kernel):
+    for function in (_list, _slower, _rerate, _share, _hold, _burst, _change, _kernel):
         copy = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
         namespace[function.__name__] = numba.njit(cache=True)(copy)
     kernel = namespace["_kernel"]
@@ -184,6 +196,8 @@ def _change(op: int, time: int, sign: int, work: Any, version: Any, sharing: Any
     device, link = sharing.device[op], sharing.link[op]
     if sign > 0:
         sharing.remaining[op], sharing.rate[op], sharing.since[op] = float(work[op]), 0.0, time
+        if link >= 0 and sharing.depth[link] > 0.0:
+            sharing.remaining[op] += _burst(op, link, devices, time, sharing)
     else:
         version[op] += 1
     if device >= 0:
@@ -197,6 +211,8 @@ def _change(op: int, time: int, sign: int, work: Any, version: Any, sharing: Any
     if link >= 0:
         _list(sharing, devices + link, op, size, sign)
         _share(sharing, devices + link, size, sharing.demand, sharing.share)
+        if sign < 0 and sharing.heads[devices + link] < 0:
+            sharing.idle_since[link] = time
         other = sharing.heads[devices + link]
         while other >= 0:
             _rerate(other, time, version, sharing, events)
@@ -210,11 +226,29 @@ def _change(op: int, time: int, sign: int, work: Any, version: Any, sharing: Any
         _rerate(op, time, version, sharing, events)
 
 
+def _burst(op: int, link: int, devices: int, time: int, sharing: Any) -> float:
+    """What an operation that begins has to take longer because its link has not gathered all that it could save."""
+    idle = 0.0
+    if sharing.heads[devices + link] < 0:
+        idle = float(time - sharing.idle_since[link]) + sharing.lead[op]
+    there = min(sharing.depth[link], sharing.gathered[link] + idle)
+    used = min(there, sharing.saved[op])
+    sharing.gathered[link] = there - used
+    return float(sharing.saved[op] - used)
+
+
 def _slower(op: int, sharing: Any) -> float:
     """How many times longer it takes with what the other kind holds of its device."""
     device, kind = sharing.device[op], sharing.kind[op]
     if device < 0 or kind == 0 or sharing.curve[op] < 0:
         return 1.0
+    if sharing.proportional:
+        taken, other = 0.0, sharing.heads[device]
+        while other >= 0:
+            if sharing.kind[other] == 3 - kind:
+                taken += sharing.units[other] * sharing.share[other]
+            other = sharing.after[other]
+        return float(sharing.curves[sharing.curve[op] + min(int(taken + 0.5), sharing.width - 1)])
     # Kind 1 is slowed by what kind 2 holds and the other way around.
     held = min(sharing.held[2 * device + 2 - kind], sharing.width - 1)
     return float(sharing.curves[sharing.curve[op] + held])

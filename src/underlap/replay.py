@@ -93,6 +93,22 @@ class SharedRates:
     """What it takes of its link's capacity when alone, in (0, 1]. float64, shape (n,)."""
     links: int
     devices: int
+    proportional: bool = False
+    """Units go with the operation's share of its link, and are taken while it works rather than from its start on."""
+    bursts: Bursts | None = None
+    """None: a link that was idle is as fast as one that was not."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bursts:
+    """Links that let a burst pass which has gathered while they were idle (token buckets). n operations, k links."""
+
+    saved_ns: np.ndarray
+    """How much longer an operation takes than its work where nothing has gathered. float64, shape (n,)."""
+    lead_ns: np.ndarray
+    """What it leaves its link idle for at its begin. float64, shape (n,)."""
+    depth_ns: np.ndarray
+    """What a pause gathers at most, as time of the link. At the begin all is there. float64, shape (k,)."""
 
 
 def network(
@@ -223,6 +239,7 @@ def _sharing(plan: Network, rates: SharedRates | None) -> Sharing:
     devices = rates.devices if rates is not None else 0
     none, nothing = np.empty(0), np.empty(0, dtype=np.int64)
     width = rates.curves.shape[1] if rates else 1
+    links, bursts = (rates.links, rates.bursts) if rates else (0, None)
     return Sharing(
         on=rates is not None,
         kind=rates.kind.astype(np.int64) if rates else nothing,
@@ -245,6 +262,12 @@ def _sharing(plan: Network, rates: SharedRates | None) -> Sharing:
         heads=np.full(2 * devices + (rates.links if rates else 0), -1, dtype=np.int64),
         after=np.full(3 * size, -1, dtype=np.int64),
         before=np.full(3 * size, -1, dtype=np.int64),
+        proportional=rates.proportional if rates else False,
+        saved=bursts.saved_ns.astype(np.float64) if bursts else np.zeros(size),
+        lead=bursts.lead_ns.astype(np.float64) if bursts else np.zeros(size),
+        depth=bursts.depth_ns.astype(np.float64) if bursts else np.zeros(links),
+        gathered=bursts.depth_ns.astype(np.float64) if bursts else np.zeros(links),
+        idle_since=np.zeros(links, dtype=np.int64),
     )
 
 

@@ -33,6 +33,7 @@ FLAGS = {
         "--steps",
         "--window",
     ],
+    "underlap calibrate": ["--fabric", "--force", "--out", "--precision", "--priority", "--ranks"],
     "underlap ladder": [
         "--cluster",
         "--force",

@@ -14,6 +14,7 @@ import click
 
 from underlap._version import __version__
 from underlap.cli.analyze import analyze
+from underlap.cli.calibrate import calibrate
 from underlap.cli.claims import claims
 from underlap.cli.judge import judge
 from underlap.cli.ladder import ladder
@@ -70,6 +71,7 @@ main.add_command(analyze)
 main.add_command(ladder)
 main.add_command(levers)
 main.add_command(run)
+main.add_command(calibrate)
 main.add_command(simulate)
 main.add_command(sweep)
 main.add_command(lint)

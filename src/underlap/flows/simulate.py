@@ -222,11 +222,13 @@ def machine(asked: Scenario) -> Machine:
         topology=asked.cluster.topology,
         settings=asked.settings,
         measured=asked.measured,
+        testbed=asked.cluster.measured,
         contention=asked.contention,
         jitter=asked.jitter,
         slowed=dict(asked.stragglers),
         # A decode step is replayed as one device graph, as serving engines do; else its kernels are shorter than their launches.
-        launches=not isinstance(asked.workload, Decode),
+        # On a testbed the host is the device, and what it does between operations was measured.
+        launches=not isinstance(asked.workload, Decode) and asked.cluster.measured is None,
     )
 
 

@@ -25,7 +25,7 @@ from underlap.plan import Block, Operation, OpKind, Place, Plan, Role, Step
 from underlap.plan_network import PlanNetwork, plan_network
 from underlap.replay import COMMUNICATION, Network, SharedRates, Times, network, replay
 from underlap.simulate.pricing import Prices, price
-from underlap.simulate.run import Machine, rates_of, released_of, slowed_of, works_of
+from underlap.simulate.run import Machine, rates_of, released_of, simulate, slowed_of, works_of
 from underlap.simulate.spans import Spans, boundaries, divided, spans_between
 from underlap.simulate.stretches import Cutter, Stretch, held_together, in_flight
 from underlap.simulate.thinning import Thinned, thinned
@@ -71,6 +71,8 @@ class Known:
 
 def fold(plan: Plan, known: Known) -> Folded:
     """The step time of the plan on `known.machine`, as `simulate` has it. Raises as `simulate` does."""
+    if known.machine.testbed is not None:
+        return _whole(plan, known.machine)
     number: dict[Work, int] = {}
     for block in plan.blocks.values():
         for operation in block.operations:
@@ -90,6 +92,20 @@ def fold(plan: Plan, known: Known) -> Folded:
     folding = _Folding(plan, known, number, prices)
     parts = [_Shortened(folding, cutters[role.name], cut[role.name]) for role in plan.roles]
     return _together(folding, parts)
+
+
+def _whole(plan: Plan, machine: Machine) -> Folded:
+    """In full: on a testbed a stretch depends on how long its link has been idle, so that none is like another."""
+    done = simulate(plan, machine, bounds=False)
+    spans = {}
+    for role in plan.roles:
+        first = done.built.first[role.name]
+        here = slice(first, first + len(done.expansions[role.name].rows))
+        joint = _joints(done.built, here.start, here.stop)
+        end = np.where(joint >= 0, done.times.end_ns[joint], done.times.end_ns[here])
+        times = Times(start_ns=done.times.start_ns[here], begin_ns=done.times.begin_ns[here], end_ns=end)
+        spans[role.name] = spans_between(done.expansions[role.name], times, 0, done.step_ns)
+    return Folded(step_ns=done.step_ns, spans=spans, nodes=len(done.work), assumptions=done.prices.assumptions)
 
 
 class _Folding:

@@ -62,8 +62,7 @@ def _of_role(simulated: Simulated, role: Role) -> Timeline:
     found = _timed(simulated, role, expansion)
     rows = expansion.rows.take(found.kept)
     names, lanes = Interner(), Interner()
-    lane_name = np.where(found.issues, rows.channel, rows.lane)
-    labels = [expansion.names[number] for number in lane_name.tolist()]
+    labels = [simulated.built.lanes[lane][1] for lane in simulated.built.lane[simulated.rows(role.name)][found.kept].tolist()]
     # The compute lane comes first, as the main stream does.
     lanes(Lane(rank=rank, device=0, label=COMPUTE_LANE))
     groups, group_of = _groups(simulated, role)

@@ -10,6 +10,8 @@ from underlap.columns import NONE, Int32, Int64
 from underlap.cost.communicator import DEFAULT, Settings
 from underlap.cost.hardware import Topology
 from underlap.cost.measured import Measured
+from underlap.cost.testbed import Prices as TestbedPrices
+from underlap.cost.testbed import Testbed
 from underlap.cost.work import Work
 from underlap.errors import ScheduleError
 from underlap.expansion import Expansion, expand
@@ -18,6 +20,7 @@ from underlap.meetings import meetings
 from underlap.plan import OpKind, Plan
 from underlap.plan_network import PlanNetwork, plan_network
 from underlap.replay import COMMUNICATION, COMPUTE, NEITHER, SharedRates, Times, network, replay
+from underlap.simulate import measured_pricing
 from underlap.simulate.jitter import waiting
 from underlap.simulate.pricing import Prices, price
 
@@ -29,6 +32,8 @@ class Machine:
     topology: Topology
     settings: Settings = DEFAULT
     measured: Measured | None = None
+    testbed: Testbed | None = None
+    """Where the machine was measured operation by operation: its times are used, and none of the models."""
     contention: bool = True
     """False: overlap is free, as most tools assume."""
     launches: bool = True
@@ -76,14 +81,25 @@ def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
     expansions = {role.name: expand(plan, role) for role in plan.roles}
     built = plan_network(plan, expansions, meetings(plan, expansions))
     works, work = works_of(plan, expansions, built, {})
-    prices = price(works, machine.topology, settings=machine.settings, measured=machine.measured)
+    costs = testbed_prices(machine)
+    prices = (
+        measured_pricing.price(works, costs)
+        if costs is not None
+        else price(works, machine.topology, settings=machine.settings, measured=machine.measured)
+    )
     duration = np.where(work >= 0, prices.work_ns[work], 0) if works else np.zeros(len(work), dtype=np.int64)
+    release = released_of(plan, built, expansions, machine)
+    if costs is not None:
+        built, prices, duration, release = _on_testbed(plan, expansions, built, prices, works, costs, duration)
     duration = slowed_of(plan, built, expansions, machine, duration)
     if machine.jitter > 0:
         duration = duration + _waiting(plan, built, expansions, machine.jitter, duration)
-    release = released_of(plan, built, expansions, machine)
     ready = network(built.lane, duration, release_ns=release, rendezvous=built.rendezvous, edges=built.edges)
-    times = replay(ready, rates_of(plan, expansions, built, prices, work) if machine.contention else None)
+    rates = rates_of(plan, expansions, built, prices, work) if machine.contention else None
+    if rates is not None and costs is not None:
+        bursts = measured_pricing.bursts(work, works, costs, rates.links)
+        rates = dataclasses.replace(rates, proportional=True, bursts=bursts)
+    times = replay(ready, rates)
     return Simulated(
         plan=plan,
         machine=machine,
@@ -97,6 +113,36 @@ def simulate(plan: Plan, machine: Machine, *, bounds: bool = True) -> Simulated:
         step_ns=int(times.end_ns.max(initial=0)),
         serial_ns=_serial(plan, built, duration, release) if bounds else None,
         bound_ns=_bound(plan, expansions, built, duration, prices, work) if bounds else None,
+    )
+
+
+def testbed_prices(machine: Machine) -> TestbedPrices | None:
+    """Raises OptionError where the link is too fast for what was measured."""
+    if machine.testbed is None:
+        return None
+    return TestbedPrices(machine.testbed, machine.topology.scale_up.bytes_per_s)
+
+
+def _on_testbed(
+    plan: Plan,
+    expansions: dict[str, Expansion],
+    built: PlanNetwork,
+    prices: Prices,
+    works: tuple[Work, ...],
+    costs: TestbedPrices,
+    duration: Int64,
+) -> tuple[PlanNetwork, Prices, Int64, Int64]:
+    """(network, prices, durations, release times) with what the host does on its own core."""
+    host = measured_pricing.host(plan, expansions, built, costs, duration)
+    source, target, lag = (np.concatenate(pair) for pair in zip(built.edges, host.edges, strict=True))
+    lane = measured_pricing.two_workers(plan, expansions, built, works, costs)
+    assumptions = tuple(dict.fromkeys((*prices.assumptions, *host.assumptions)))
+    lanes = (*built.lanes, *((role, f"{name} beside") for role, name in built.lanes))
+    return (
+        dataclasses.replace(built, edges=(source, target, lag), lane=lane, lanes=lanes),
+        dataclasses.replace(prices, assumptions=assumptions),
+        host.duration,
+        host.release,
     )
 
 
