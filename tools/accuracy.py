@@ -156,7 +156,9 @@ def main() -> None:
 
 def predicted() -> str:
     """The Markdown of costs and simulated steps."""
-    return "\n".join([*training_accuracy.section(), "", *overlap_accuracy.section(), "", *run_accuracy.section(), "", cost_accuracy.page()])
+    return "\n".join(
+        [*training_accuracy.section(), "", *overlap_accuracy.section(), "", *run_accuracy.section(), "", cost_accuracy.page()]
+    )
 
 
 def page() -> str:

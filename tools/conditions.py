@@ -49,11 +49,7 @@ def main() -> None:
         rows = msgspec.json.decode(arguments.kept.read_bytes(), type=list[Row])
     else:
         asked = [case for case in CASES if arguments.only is None or case.name in arguments.only.split(",")]
-        rows = measured(asked)
-        if arguments.keep is not None:
-            before = msgspec.json.decode(arguments.keep.read_bytes(), type=list[Row]) if arguments.keep.exists() else []
-            rows = _in_order([one for one in before if one.name not in {other.name for other in rows}] + rows)
-            arguments.keep.write_bytes(msgspec.json.encode(rows))
+        rows = measured(asked, arguments.keep)
     text, figure = conditions_page.page(rows)
     if arguments.write:
         PAGE.write_text(text, encoding="utf-8")
@@ -63,9 +59,11 @@ def main() -> None:
         sys.stdout.write(text)
 
 
-def measured(cases: Sequence[Case]) -> list[Row]:
-    """All of them, one launch for each kind of link, those that spread too far again."""
+def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
+    """All of them, one launch for each kind of link, those that spread too far again; with what was kept before."""
     found: dict[str, Row] = {}
+    if keep is not None and keep.exists():
+        found = {one.name: one for one in msgspec.json.decode(keep.read_bytes(), type=list[Row])}
     left = list(cases)
     for attempt in range(1, ATTEMPTS + 1):
         for launch in dict.fromkeys(case.launch for case in left):
@@ -73,14 +71,11 @@ def measured(cases: Sequence[Case]) -> list[Row]:
             together = [case for case in left if case.launch == launch]
             for case, trial in zip(together, _launched(together), strict=True):
                 found[case.name] = row(case, trial, attempt)
+            if keep is not None:
+                keep.write_bytes(msgspec.json.encode(list(found.values())))
             sys.stderr.write(f"conditions: {launch}: {len(together)} comparisons in {time.monotonic() - begin:.0f} s\n")
         left = [case for case in left if found[case.name].spread > MOST_SPREAD]
-    return [found[case.name] for case in cases]
-
-
-def _in_order(rows: list[Row]) -> list[Row]:
-    order = [case.name for case in CASES]
-    return sorted((one for one in rows if one.name in order), key=lambda one: order.index(one.name))
+    return [found[case.name] for case in CASES if case.name in found]
 
 
 def _launched(cases: Sequence[Case]) -> list[Trial]:

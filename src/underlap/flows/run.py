@@ -121,7 +121,6 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
     Raises OptionError where it cannot be run, RunError where a rank fails, MissingExtraError without torch.
     """
     plans = _foretold_plans(what)
-    _check_torch()
     # Before torch is loaded: what it says of addresses without names is settled then.
     with _network(what) as made:
         from underlap.run.launch import place_in_job
@@ -149,16 +148,10 @@ def run_each(several: Sequence[Asked], *, on_start: Callable[[list[int]], None] 
     if any(each.layout.world != first.layout.world for each in several):
         raise OptionError("layout: expected as many ranks for all that run in one launch")
     pairs = [(each, _foretold_plans(each)) for each in several]
-    _check_torch()
     with _network(first) as made:
         for each in several:
             _check_ranks(each, None)
         return _launched(pairs, made, on_start)
-
-
-def _check_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
 
 
 def _network(what: Asked) -> contextlib.AbstractContextManager[Fabric | None]:
@@ -169,10 +162,12 @@ def _foretold_plans(what: Asked) -> list[_Planned]:
     """The plans, and what is predicted of them. Before anything is started: what does not fit is known in no time."""
     plans = _plans(what)
     _check_network(what, plans)
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
     if what.predict is None:
         return plans
-    scenario = _scenario(what, what.predict)
-    return [dataclasses.replace(each, prediction=predict(each.plan, scenario)) for each in plans]
+    asked_of = scenario(what, what.predict)
+    return [dataclasses.replace(each, prediction=predict(each.plan, asked_of)) for each in plans]
 
 
 def _plans(what: Asked) -> list[_Planned]:
@@ -191,7 +186,13 @@ def _plans(what: Asked) -> list[_Planned]:
     return [_Planned(BASELINE, Policy(), base, ()), made]
 
 
-def _scenario(what: Asked, cluster: Cluster) -> Scenario:
+def plans(what: Asked) -> list[Plan]:
+    """What is run: the plan, or the baseline's and the policy's. Raises OptionError where it cannot be."""
+    return [each.plan for each in _plans(what)]
+
+
+def scenario(what: Asked, cluster: Cluster) -> Scenario:
+    """The same question to the simulator."""
     return Scenario(
         model=what.model,
         cluster=cluster.with_gpus(what.layout.world),
@@ -299,7 +300,7 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
     reports = [analyze(job.folder / each.name) for each in plans]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     predictions = [each.prediction for each in plans if each.prediction is not None]
-    told = foretold(_scenario(what, what.predict), predictions, outcome.seen, ab) if what.predict is not None else None
+    told = foretold(scenario(what, what.predict), predictions, outcome.seen, ab) if what.predict is not None else None
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
     return Trial(
         model=what.model.name,
