@@ -138,7 +138,7 @@ def _planted(rows: dict[str, Row]) -> str:
 def _changes(rows: dict[str, Row]) -> list[tuple[str, Row, int, str, float]]:
     """(what was planted, row, 0 baseline or 1 policy, lever, measured change)."""
     found: list[tuple[str, Row, int, str, float]] = []
-    for name in ("map 1", "train 1.1", "even links"):
+    for name in ("map 0.7", "map 1.1", "even links"):
         if name in rows:
             one = rows[name]
             found.append((f"dependence ({name}); removed by the policy", one, 0, "if_independent", one.base - one.step))
