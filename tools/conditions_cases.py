@@ -288,6 +288,27 @@ CASES = (
         policy="fsdp=prefetch:1",
     ),
     Case(
+        name="ep prefill",
+        section="axes",
+        width=512,
+        intermediate=192,
+        layers=6,
+        workload="prefill,batch=16,seq=128,precision=fp32",
+        layout="dp=2,ep=2",
+        policy="ep=split_batch",
+        experts=(4, 1024),
+    ),
+    Case(
+        name="fsdp prefill",
+        section="axes",
+        width=256,
+        intermediate=1024,
+        layers=8,
+        workload="prefill,batch=32,seq=128,precision=fp32",
+        layout="fsdp=2",
+        policy="fsdp=prefetch:1",
+    ),
+    Case(
         name="small batch", section="size", width=256, intermediate=1536, layers=8, workload=DENSE.format(2).replace("128", "16")
     ),
     Case(name="compute first", section="headroom", layers=4, priority="compute", **MIDDLE),

@@ -54,8 +54,8 @@ compute, and attention has less of it than the feed-forward: what is too long in
     "axes": """## Other collectives and passes
 
 TP sends all-reduces (above); here all-to-alls between experts, gradients in buckets, and parameters gathered ahead. In training
-`prefetch` leaves the gradients where they are, and a mixture of experts has short and long places as any step has; in a prefill the
-conditions hold.
+`prefetch` leaves the gradients where they are, and a mixture of experts has short and long places as any step has; in a prefill
+the conditions hold.
 
 """,
     "size": """## A small batch
