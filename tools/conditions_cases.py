@@ -40,6 +40,7 @@ class Case:
     experts: tuple[int, int] | None = None
     """(number, width of each)."""
     slowed: bool = False
+    repetitions: int = REPETITIONS
 
     @property
     def launch(self) -> str:
@@ -76,7 +77,7 @@ class Case:
             workload=inputs.workload(self.workload),
             policy=inputs.policy(self.policy),
             compared=True,
-            repetitions=REPETITIONS,
+            repetitions=self.repetitions,
             fabric=fabric_spec(self.links),
             priority=self.priority,
         )
@@ -309,14 +310,28 @@ CASES = (
         policy="fsdp=prefetch:1",
     ),
     Case(
-        name="small batch", section="size", width=256, intermediate=1536, layers=8, workload=DENSE.format(2).replace("128", "16")
+        name="small batch",
+        section="size",
+        width=256,
+        intermediate=1536,
+        layers=8,
+        workload=DENSE.format(2).replace("128", "16"),
+        repetitions=21,
     ),
     Case(name="compute first", section="headroom", layers=4, priority="compute", **MIDDLE),
     Case(name="even links", section="planted", layers=4, **MIDDLE),
     Case(
         name="unshaped", section="contention", width=256, intermediate=256, layers=4, workload=DENSE.format(16), links="unshaped"
     ),
-    Case(name="unshaped wider", section="contention", layers=4, links="unshaped", **MIDDLE),
+    Case(
+        name="unshaped narrow",
+        section="contention",
+        width=128,
+        intermediate=192,
+        layers=6,
+        workload="prefill,batch=32,seq=128,precision=fp32",
+        links="unshaped",
+    ),
     Case(name="slow link", section="planted", layers=4, links="500mbit,rank1=250mbit", **MIDDLE),
     Case(name="slowed rank", section="planted", layers=4, slowed=True, **MIDDLE),
 )
