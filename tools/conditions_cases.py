@@ -222,11 +222,19 @@ def _promises(report: object) -> dict[str, tuple[float, float] | None]:
     }
 
 
-def _map(name: str, shape: tuple[int, int], prompts: int, links: str = "500mbit") -> Case:
+def _map(name: str, shape: tuple[int, int], prompts: int, links: str = "500mbit", intermediate: int | None = None) -> Case:
     """A prefill whose attention and whose feed-forward take about as long, so that each message has as much compute beside it."""
     width, layers = shape
     work = f"prefill,batch={prompts},seq=128,precision=fp32"
-    return Case(name=name, section="map", width=width, intermediate=3 * width // 2, layers=layers, workload=work, links=links)
+    return Case(
+        name=name,
+        section="map",
+        width=width,
+        intermediate=intermediate or 3 * width // 2,
+        layers=layers,
+        workload=work,
+        links=links,
+    )
 
 
 def _train(name: str, shape: tuple[int, int, int], sequences: int) -> Case:
@@ -250,8 +258,9 @@ CASES = (
     _map("map 1.1", (1408, 6), 4),
     _map("map 1.4", (896, 6), 4, "1gbit"),
     _map("map 2", (512, 6), 8, "2gbit"),
-    _map("map 5", (1152, 6), 4, "2gbit"),
-    _map("map 10", (2048, 3), 2, "2gbit"),
+    _map("map 3", (1152, 6), 4, "2gbit"),
+    _map("map 5", (2048, 3), 2, "2gbit"),
+    _map("map 10", (1152, 3), 4, "2gbit", 9216),
     _train("train 0.4", (128, 128, 8), 16),
     _train("train 0.7", (256, 768, 8), 8),
     _train("train 0.9", (256, 1152, 8), 8),
