@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="NAMES", help="of the cases, these")
     arguments = parser.parse_args()
     if arguments.kept is not None:
-        rows = msgspec.json.decode(arguments.kept.read_bytes(), type=list[Row])
+        rows = _in_order({one.name: one for one in msgspec.json.decode(arguments.kept.read_bytes(), type=list[Row])})
     else:
         asked = [case for case in CASES if arguments.only is None or case.name in arguments.only.split(",")]
         rows = measured(asked, arguments.keep)
@@ -75,6 +75,10 @@ def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
                 keep.write_bytes(msgspec.json.encode(list(found.values())))
             sys.stderr.write(f"conditions: {launch}: {len(together)} comparisons in {time.monotonic() - begin:.0f} s\n")
         left = [case for case in left if found[case.name].spread > MOST_SPREAD]
+    return _in_order(found)
+
+
+def _in_order(found: dict[str, Row]) -> list[Row]:
     return [found[case.name] for case in CASES if case.name in found]
 
 

@@ -10,6 +10,7 @@ import msgspec
 from underlap import inputs
 from underlap.flows.run import Asked
 from underlap.model import Model
+from underlap.run.comparing import SAME
 from underlap.run.fabric_spec import fabric_spec
 from underlap.run.priority import Priority
 from underlap.trial import Trial, Variant
@@ -152,7 +153,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def regime(self) -> str:
-        """By the established outcome."""
+        """By the established outcome; an interval that lies within 5 % of 1 is no difference, on whichever side."""
+        if abs(self.ratio_low - 1) <= SAME and abs(self.ratio_high - 1) <= SAME:
+            return "nothing"
         if self.outcome == "gain":
             return "hidden" if self.left >= HIDDEN else "partly"
         return {"loss": "loss", "no difference": "nothing", None: "undecided"}[self.outcome]
@@ -192,10 +195,10 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         wire=(_wire(base), _wire(policy)),
         spread=max(_spread(each.step_ns) for each in (base, policy)),
         attempts=attempt,
-        causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
-        late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
-        promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
-    )
+        causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type:
+  ignore[arg-type]  # two of them late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else
+  None for each in reports),  # type: ignore[arg-type]  # two of them promises=tuple(_promises(each) for each in reports),  #
+  type: ignore[arg-type]  # two of them )
 
 
 def _median(variant: Variant, part: str) -> float:
