@@ -195,10 +195,10 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         wire=(_wire(base), _wire(policy)),
         spread=max(_spread(each.step_ns) for each in (base, policy)),
         attempts=attempt,
-        causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type:
-  ignore[arg-type]  # two of them late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else
-  None for each in reports),  # type: ignore[arg-type]  # two of them promises=tuple(_promises(each) for each in reports),  #
-  type: ignore[arg-type]  # two of them )
+        causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
+        late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
+        promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
+    )
 
 
 def _median(variant: Variant, part: str) -> float:
