@@ -22,8 +22,9 @@ from conditions_cases import DENSE, TRAIN, Case
 
 from underlap import inputs
 from underlap.cluster import Cluster
+from underlap.flows import foretell
 from underlap.flows import run as flow
-from underlap.trial import Foretold, Trial
+from underlap.trial import Foretold, Outcome, Trial
 
 CLUSTER = Path(__file__).parents[1] / "examples" / "clusters" / "two-cores-500mbit.yaml"
 DATA = Path(__file__).with_name("run_accuracy.json")
@@ -69,7 +70,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     policy: str
     shape: str
-    outcome: str | None
+    outcome: Outcome | None
     foretold: Foretold
 
 
@@ -77,14 +78,37 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Real runs, predicted beside measured.")
     parser.add_argument("--measure", action="store_true", help=f"run them and replace {DATA.name}")
-    if parser.parse_args().measure:
-        cluster = inputs.cluster(str(CLUSTER))
-        asked = [_asked(case, cluster) for case in CASES]
-        rows = [_held(case, trial) for case, trial in zip(CASES, flow.run_each(asked), strict=True)]
-        DATA.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
-        print(f"Wrote {DATA}")
-    else:
+    parser.add_argument("--predict", action="store_true", help=f"predict again what was measured, and replace {DATA.name}")
+    arguments = parser.parse_args()
+    if not arguments.measure and not arguments.predict:
         print("\n".join(section()))
+        return
+    cluster = inputs.cluster(str(CLUSTER))
+    if arguments.measure:
+        trials = flow.run_each([_asked(case, cluster) for case in CASES])
+        rows = [_held(case, trial) for case, trial in zip(CASES, trials, strict=True)]
+    else:
+        rows = [predicted_again(case, row, cluster) for case, row in zip(CASES, kept(), strict=True)]
+    DATA.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+    print(f"Wrote {DATA}")
+
+
+def kept() -> list[Held]:
+    """What was measured, with the predictions of then."""
+    return msgspec.json.decode(DATA.read_bytes(), type=list[Held])
+
+
+def predicted_again(case: Case, row: Held, cluster: Cluster) -> Held:
+    """The same measurement, beside what the simulator says now."""
+    asked = case.asked()
+    found = [foretell.predict(plan, flow.scenario(asked, cluster)) for plan in flow.plans(asked)]
+    variants = [foretell.beside_again(one, prediction) for one, prediction in zip(row.foretold.variants, found, strict=True)]
+    ab = row.foretold.ab
+    assert ab is not None
+    ratio = found[-1].step_ns / found[0].step_ns
+    again = msgspec.structs.replace(ab, predicted_ratio=ratio, sign_agrees=foretell.agrees(row.outcome, ratio))
+    told = msgspec.structs.replace(row.foretold, variants=variants, ab=again)
+    return msgspec.structs.replace(row, foretold=told)
 
 
 def _asked(case: Case, cluster: Cluster) -> flow.Asked:
@@ -122,7 +146,7 @@ communication within 10 %, where all-to-alls are in it 20 %, and every establish
 
 def section() -> list[str]:
     """The Markdown, line by line."""
-    rows = msgspec.json.decode(DATA.read_bytes(), type=list[Held])
+    rows = kept()
     lines = [*HEAD.splitlines()]
     for one in rows:
         for variant in one.foretold.variants:

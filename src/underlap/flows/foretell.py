@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from underlap.analyze.report import report as analyzed
 from underlap.cost.work import Transfer
 from underlap.flows.simulate import SAME, Scenario, machine
@@ -51,6 +53,7 @@ class _Operation:
 class Prediction:
     """What the simulator says of one plan."""
 
+    world: int
     step_ns: int
     report: Report
     operations: dict[tuple[str, str], _Operation]
@@ -82,6 +85,7 @@ def predict(plan: Plan, asked: Scenario) -> Prediction:
         key = (what, done.expansions[roles[rank].name].key(row))
         operations[key] = dataclasses.replace(operations[key], predicted_ns=end - start)
     return Prediction(
+        world=plan.world,
         step_ns=done.step_ns,
         report=analyzed(found, window="whole", deep=False),
         operations=operations,
@@ -102,15 +106,48 @@ def foretold(asked: Scenario, predictions: Sequence[Prediction], seen: Sequence[
 
 def _comparison(ratio: float, ab: Comparison) -> ComparisonBeside:
     outcome: Outcome = "gain" if ratio < 1 - SAME else "loss" if ratio > 1 + SAME else "no difference"
-    agrees = {"gain": ratio < 1, "loss": ratio > 1, "no difference": abs(ratio - 1) <= comparing.SAME}
     return ComparisonBeside(
         predicted_ratio=ratio,
         measured_ratio=ab.ratio,
         ratio_low=ab.ratio_low,
         ratio_high=ab.ratio_high,
         predicted=outcome,
-        sign_agrees=None if ab.outcome is None else agrees[ab.outcome],
+        sign_agrees=agrees(ab.outcome, ratio),
     )
+
+
+def agrees(outcome: Outcome | None, ratio: float) -> bool | None:
+    """Whether a predicted ratio has the sign of an established outcome. None where none is established."""
+    if outcome is None:
+        return None
+    return {"gain": ratio < 1, "loss": ratio > 1, "no difference": abs(ratio - 1) <= comparing.SAME}[outcome]
+
+
+def beside_again(one: VariantBeside, now: Prediction) -> VariantBeside:
+    """What was measured, beside another prediction of the same plan. Single operations are left out."""
+    summary = now.report.summary
+    assert summary is not None
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for operation in now.operations.values():
+        if operation.family is not None:
+            sums[operation.family] += operation.ranks * operation.predicted_ns
+    return msgspec.structs.replace(
+        one,
+        step=_again(one.step, now.step_ns),
+        compute=_again(one.compute, summary.compute.mean_ns),
+        communication=_again(one.communication, summary.communication.mean_ns),
+        hidden=_again(one.hidden, summary.hidden.mean_ns),
+        exposed=_again(one.exposed, summary.exposed.mean_ns),
+        families=[
+            msgspec.structs.replace(row, time=_again(row.time, sums[row.group, row.collective] / now.world))
+            for row in one.families
+        ],
+        operations=[],
+    )
+
+
+def _again(beside: Beside, predicted_ns: float) -> Beside:
+    return _beside(predicted_ns, (beside.low_ns, beside.measured_ns, beside.high_ns))
 
 
 _Lasted = list[dict[tuple[str, str], list[int]]]
