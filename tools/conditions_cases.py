@@ -263,7 +263,7 @@ CASES = (
     _map("map 2", (512, 6), 8, "2gbit"),
     _map("map 3", (1152, 6), 4, "2gbit"),
     _map("map 5", (2048, 3), 2, "2gbit"),
-    _map("map 10", (1152, 3), 4, "2gbit", 9216),
+    _map("map 10", (1152, 2), 4, "2gbit", 18432),
     _train("train 0.4", (128, 128, 8), 16),
     _train("train 0.7", (256, 768, 8), 8),
     _train("train 0.9", (256, 1152, 8), 8),
@@ -333,10 +333,18 @@ CASES = (
     Case(name="compute first", section="headroom", layers=4, priority="compute", **MIDDLE),
     Case(name="even links", section="planted", layers=4, **MIDDLE),
     Case(
-        name="unshaped", section="contention", width=256, intermediate=256, layers=4, workload=DENSE.format(16), links="unshaped"
+        name="unshaped",
+        repetitions=15,
+        section="contention",
+        width=256,
+        intermediate=256,
+        layers=4,
+        workload=DENSE.format(16),
+        links="unshaped",
     ),
     Case(
         name="unshaped narrow",
+        repetitions=15,
         section="contention",
         width=128,
         intermediate=192,
@@ -346,6 +354,7 @@ CASES = (
     ),
     Case(
         name="unshaped large",
+        repetitions=15,
         section="contention",
         width=256,
         intermediate=256,
@@ -355,6 +364,7 @@ CASES = (
     ),
     Case(
         name="unshaped equal",
+        repetitions=15,
         section="contention",
         width=256,
         intermediate=256,

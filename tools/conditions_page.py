@@ -24,7 +24,7 @@ with `underlap run --ab --fabric --priority` on two ranks.
 * compute, communication: of the baseline, which does one after the other, so alone; unions in a step, mean per rank. ratio: the
   one over the other. gloo: CPU time of gloo's threads in the baseline's step, which they take from the core that computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (of the short steps of `small batch` 21) in turns. policy / baseline: the median of the ratios of neighbors, with the order
+  (21 of `small batch`, 15 without a rate) in turns. policy / baseline: the median of the ratios of neighbors, with the order
   statistics that hold it with 95 %.
 * bound: max(compute + gloo, communication). above: how far the policy's step is above it. Expected: at most 8 %, 12 % at the
   corner (ratio 0.8 to 1.25), where the conditions hold.
