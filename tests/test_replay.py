@@ -12,7 +12,7 @@ from underlap import replay
 from underlap.errors import ScheduleError
 from underlap.event_kernel import compiled, plain
 from underlap.reduction import join_ranks, reduce_rank
-from underlap.replay import COMMUNICATION, COMPUTE, Network, SharedRates, network
+from underlap.replay import COMMUNICATION, COMPUTE, Bursts, Network, SharedRates, network
 
 
 def columns(*rows: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -263,3 +263,78 @@ def test_a_long_rank_reduces_to_its_rendezvous() -> None:
     plan = network(lane, np.full(size, 3), rendezvous=joined, edges=columns(*((at - 1, at, 1) for at in after.tolist())))
 
     assert len(reduce_rank(plan).original) <= 2 * 10 + 2
+
+
+# ---- links that gather a burst, and shares of a core
+
+
+def bursting(work, lanes, *, saved, depth, release=None, lead=0.0):
+    size = len(work)
+    shared = SharedRates(
+        kind=np.full(size, COMMUNICATION, dtype=np.int8),
+        device=np.zeros(size, dtype=np.int32),
+        units=np.zeros(size, dtype=np.int32),
+        curve=np.full(size, -1, dtype=np.int32),
+        curves=np.ones((1, 1)),
+        late=np.zeros(size, dtype=np.int8),
+        memory=np.zeros(size),
+        link=np.zeros(size, dtype=np.int32),
+        demand=np.ones(size),
+        links=1,
+        devices=1,
+        bursts=Bursts(
+            saved_ns=np.full(size, float(saved)), lead_ns=np.full(size, float(lead)), depth_ns=np.array([float(depth)])
+        ),
+    )
+    plan = network(
+        np.array(lanes, dtype=np.int32),
+        np.array(work, dtype=np.int64),
+        release_ns=None if release is None else np.array(release, dtype=np.int64),
+    )
+    return replay.replay(plan, shared)
+
+
+def test_a_transfer_right_behind_another_has_no_burst():
+    times = bursting([100, 100], [0, 0], saved=30, depth=30)
+
+    assert times.end_ns.tolist() == [100, 230]
+
+
+def test_a_pause_gathers_as_much_as_it_lasts():
+    times = bursting([100, 100, 100], [0, 0, 0], saved=30, depth=30, release=[0, 120, 1000])
+
+    assert times.end_ns.tolist() == [100, 230, 1100]
+
+
+def test_what_leaves_its_link_idle_at_the_begin_gathers_meanwhile():
+    times = bursting([100, 100], [0, 0], saved=30, depth=30, lead=10)
+
+    assert times.end_ns.tolist() == [100, 220]
+
+
+def test_a_small_transfer_leaves_the_rest_of_a_burst_to_the_next():
+    times = bursting([10, 10, 10, 10], [0, 0, 0, 0], saved=10, depth=30)
+
+    assert times.end_ns.tolist() == [10, 20, 30, 50]
+
+
+@pytest.mark.parametrize(("transfers", "expected"), [(1, 120), (2, 120)])
+def test_what_transfers_take_of_a_core_goes_with_their_share_of_the_link(transfers, expected):
+    size = 1 + transfers
+    shared = SharedRates(
+        kind=np.array([COMPUTE, *[COMMUNICATION] * transfers], dtype=np.int8),
+        device=np.zeros(size, dtype=np.int32),
+        units=np.array([0, *[20] * transfers], dtype=np.int32),
+        curve=np.array([0, *[-1] * transfers], dtype=np.int32),
+        curves=np.array([[1 + units / 100 for units in range(101)]]),
+        late=np.zeros(size, dtype=np.int8),
+        memory=np.zeros(size),
+        link=np.array([-1, *[0] * transfers], dtype=np.int32),
+        demand=np.ones(size),
+        links=1,
+        devices=1,
+        proportional=True,
+    )
+    plan = network(np.arange(size, dtype=np.int32), np.array([100, *[500] * transfers], dtype=np.int64))
+
+    assert replay.replay(plan, shared).end_ns[0] == expected

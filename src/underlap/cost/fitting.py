@@ -23,7 +23,8 @@ _WIDTH = 0.7
 def not_negative(features: Floats, times: Floats) -> Floats:
     """Coefficients >= 0 that bring features x coefficients nearest to the times, by the sum of squared relative errors.
 
-    Features of shape (points, causes), times > 0 of shape (points,). Lawson and Hanson, Solving Least Squares Problems, 1974, 23.3.
+    Features of shape (points, causes), times > 0 of shape (points,). Lawson and Hanson, Solving Least Squares Problems, 1974,
+    section 23.3.
     """
     scaled = features / times[:, None]
     # Columns of like size, as operations and starts differ by ten orders.

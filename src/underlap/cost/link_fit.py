@@ -1,7 +1,7 @@
 """A link's figures from times of transfers of several sizes: start + max(copy x w, wire x (w - burst)).
 
-The kink lies where the burst is used up. Each place between two sizes is tried for it, both sides are fitted on their own, and the
-pair with the least squared relative error is kept. Where no side of it is steeper, nothing holds the link to a rate: one line.
+The kink lies where the burst is used up. Each place between two sizes is tried for it, both sides are fitted on their own, and
+the pair with the least squared relative error is kept. Where no side is steeper, nothing holds the link to a rate: one line.
 """
 
 from __future__ import annotations
@@ -83,14 +83,12 @@ def _measured_by(points: Sequence[tuple[float, float]], start: float, copy: floa
 def ranges(points: Sequence[tuple[float, float, float, float]]) -> tuple[LinkFit, dict[str, tuple[float, float]]]:
     """The fit of (bytes, ns, low, high) and how far each figure moves when points move within their ranges or are left out."""
     middle = fit_link([(size, time) for size, time, _, _ in points])
-    tried = [middle]
+    changed = [[(p[0], p[moved]) for p in points] for moved in (2, 3)]
     for at in range(len(points)):
-        for moved in (2, 3):
-            tried.append(fit_link([(p[0], p[moved] if n == at else p[1]) for n, p in enumerate(points)]))
+        changed += [[(p[0], p[moved] if n == at else p[1]) for n, p in enumerate(points)] for moved in (2, 3)]
         if len(points) > LEAST_SIZES + 1:
-            tried.append(fit_link([(p[0], p[1]) for n, p in enumerate(points) if n != at]))
-    for moved in (2, 3):
-        tried.append(fit_link([(p[0], p[moved]) for p in points]))
+            changed.append([(p[0], p[1]) for n, p in enumerate(points) if n != at])
+    tried = [middle, *map(fit_link, changed)]
     names = ("start_ns", "copy_ns_per_byte", "wire_ns_per_byte", "burst_bytes")
     found = {name: (min(getattr(one, name) for one in tried), max(getattr(one, name) for one in tried)) for name in names}
     return middle, found

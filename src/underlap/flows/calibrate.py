@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import yaml
 
 from underlap import inputs
 from underlap._version import __version__
 from underlap.cluster import MEASURED
+from underlap.cost.fitting import not_negative
 from underlap.cost.link_fit import ranges
 from underlap.cost.testbed import (
     AttentionPoint,
@@ -31,8 +33,8 @@ from underlap.cost.testbed import (
     TransferPoint,
     Transfers,
     Value,
-    residuals,
 )
+from underlap.cost.testbed_prices import residuals
 from underlap.errors import MissingExtraError, OptionError
 from underlap.model import Experts, Model
 from underlap.planner import plan as planned
@@ -43,7 +45,8 @@ from underlap.run.priority import Priority, check_priority
 from underlap.workload import check_workload
 
 if TYPE_CHECKING:
-    from underlap.run.measuring import Measurements, Measuring, Sample, Small
+    from underlap.run.measuring import Measurements
+    from underlap.run.measuring_transfers import Measuring, Sample, Small
 
 SIZES = tuple(2**power for power in range(12, 24))
 """4 KiB to 8 MiB on the wire of each rank."""
@@ -111,7 +114,7 @@ def _measured(what: Asked) -> Measurements:
 
 
 def _job(what: Asked, folder: Path) -> Measuring:
-    from underlap.run.measuring import Measuring
+    from underlap.run.measuring_transfers import Measuring
 
     rate = _bytes_per_s(what)
     burst = what.fabric.burst if what.fabric is not None else 0
@@ -172,6 +175,9 @@ _SHAPES: tuple[_Shape, ...] = (
     (_dense(1024, 16, 16, 64, 2048, 1024), "tp=R", "train,gbs=2,mbs=2,seq=256", False),
     (_dense(384, 6, 6, 64, 1536, 4096), "tp=R", "train,gbs=4,mbs=4,seq=64", False),
     (_dense(256, 4, 4, 64, 512, 512), "dp=R", "train,gbs=R,mbs=1,seq=1024", False),
+    (_dense(256, 4, 4, 64, 512, 512), "dp=R", "train,gbs=R,mbs=1,seq=512", False),
+    (_dense(256, 8, 8, 32, 512, 512), "dp=R", "train,gbs=2R,mbs=2,seq=384", False),
+    (_dense(384, 6, 6, 64, 768, 512), "dp=R", "train,gbs=3R,mbs=3,seq=160", False),
     (_dense(512, 8, 8, 64, 2048, 512), "tp=R", "train,gbs=1,mbs=1,seq=64", False),
     (_dense(256, 8, 4, 32, 768, 512), "tp=R,sp", "train,gbs=2,mbs=2,seq=128", False),
     (_dense(256, 8, 4, 32, 768, 512), "fsdp=R", "train,gbs=2R,mbs=2,seq=128", False),
@@ -196,7 +202,7 @@ def _divides(layout: str, ranks: int) -> bool:
 
 
 def _small(model: Model, layout: str, workload: str, sends: bool, what: Asked) -> Small:
-    from underlap.run.measuring import Small
+    from underlap.run.measuring_transfers import Small
 
     made_layout = inputs.layout(layout.replace("R", str(what.ranks)))
     text = ",".join(_times(part, what.ranks) for part in workload.split(","))
@@ -248,8 +254,6 @@ def _cluster(what: Asked, found: Measurements) -> dict[str, object]:
     )
     fastest = max(2e3 * p.m * p.n * p.k / p.us for points in compute.products.values() for p in points)
     widest = max(1e6 * p.bytes / p.us for points in compute.streams.values() for p in points)
-    largest = max(transfers.values(), key=lambda one: one.points[-1].bytes)
-    link = rate if rate is not None else 1e9 / largest.wire_ns_per_byte.value
     return {
         "name": f"{what.ranks} cores, gloo over {testbed.fabric or 'loopback'}",
         "gpus": what.ranks,
@@ -266,7 +270,7 @@ def _cluster(what: Asked, found: Measurements) -> dict[str, object]:
         },
         "scale_up": {
             "name": testbed.fabric or "loopback",
-            "bytes_per_s": link,
+            "bytes_per_s": testbed.link_bytes_per_s,
             "latency": f"{1e3 * min(one.start_us.value for one in transfers.values()):.0f} ns",
             "switched": True,
         },
@@ -377,9 +381,6 @@ def _host(by_kind: dict[str, list[Sample]]) -> dict[str, HostCosts]:
 
 def _affine(pairs: Sequence[tuple[float, float]]) -> tuple[Value, Value]:
     """(start, per byte) of (bytes, ns), each with the range that leaving out a tenth of the points gives."""
-    import numpy as np
-
-    from underlap.cost.fitting import not_negative
 
     sizes = np.array([size for size, _ in pairs])
     times = np.maximum(np.array([time for _, time in pairs]), 1.0)

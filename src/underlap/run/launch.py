@@ -41,7 +41,7 @@ JOB_GRACE_S = 5.0
 END_S = 4.0
 """What a rank gets to keep its record, once it is asked to end."""
 
-PROGRESS = "underlap run: "
+PROGRESS = ("underlap run: ", "underlap calibrate: ")
 """How lines of rank 0 begin that are for the user. Others stay in its log."""
 
 Entry = Callable[[Session, Any], None]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from underlap.columns import Int32, Int64
-from underlap.cost.testbed import NO_TRANSFER, HostPrice, TransferPrice
-from underlap.cost.testbed import Prices as Measured
+from underlap.cost.testbed_prices import NO_TRANSFER, HostPrice, TransferPrice
+from underlap.cost.testbed_prices import Prices as Measured
 from underlap.cost.work import Transfer, Work
 from underlap.expansion import Expansion
 from underlap.plan import OpKind, Plan

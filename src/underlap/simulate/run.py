@@ -10,8 +10,8 @@ from underlap.columns import NONE, Int32, Int64
 from underlap.cost.communicator import DEFAULT, Settings
 from underlap.cost.hardware import Topology
 from underlap.cost.measured import Measured
-from underlap.cost.testbed import Prices as TestbedPrices
 from underlap.cost.testbed import Testbed
+from underlap.cost.testbed_prices import Prices as TestbedPrices
 from underlap.cost.work import Work
 from underlap.errors import ScheduleError
 from underlap.expansion import Expansion, expand
