@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.run.fabrics import needs_fabric
 from underlap.errors import OptionError, RunError
 from underlap.run import fabric as module
 from underlap.run.fabric import Counters, Fabric, fabric
 from underlap.run.fabric_spec import fabric_spec
 
-pytestmark = pytest.mark.skipif(module.missing() is not None, reason=f"no fabric: {module.missing()}")
+pytestmark = needs_fabric
 
 MIB = 2**20
 

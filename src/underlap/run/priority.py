@@ -29,7 +29,7 @@ THREADS = ("pt_gloo_runloop", "gloo_tcp_loop")
 
 
 def check_priority(priority: Priority, *, messages: bool) -> None:
-    """Raises OptionError where threads cannot be given it, or a plan with messages between two ranks would hang under it."""
+    """Raises OptionError where threads cannot be given it, or a plan with messages between two ranks can hang under it."""
     if priority == "default":
         return
     if sys.platform != "linux":
@@ -38,8 +38,8 @@ def check_priority(priority: Priority, *, messages: bool) -> None:
         raise OptionError(f"priority: {priority} needs root (CAP_SYS_NICE): run as root, or leave --priority out")
     if priority == "communication" and messages:
         raise OptionError(
-            "priority: communication hangs with messages between two ranks (pp, and cp with a ring): a thread of gloo waits, "
-            "without end, for a lock of the one it interrupted; use equal or default"
+            "priority: communication can hang with messages between two ranks (pp, and cp with a ring): a thread of gloo waits "
+            "without end for a lock of the one it interrupted; use equal or default"
         )
 
 
