@@ -227,7 +227,7 @@ computes.
 
 WIDE, HIGH = 720, 420
 LEFT, TOP, RIGHT, BOTTOM = 70, 30, 20, 60
-LOW_X, HIGH_X, LOW_Y, HIGH_Y = 0.08, 12.5, 0.4, 1.2
+LOW_X, HIGH_X, LOW_Y, HIGH_Y = 0.08, 16.0, 0.4, 1.2
 COLORS = {"hidden": "#1b7837", "partly": "#7fbf7b", "nothing": "#8a8a8a", "loss": "#b2182b", "undecided": "#c9a227"}
 SVG = Template("""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 $wide $high" role="img" aria-label="$alt" font-family="sans-serif"
