@@ -174,8 +174,8 @@ def _planted(rows: dict[str, Row]) -> str:
     return f"""\
 {"".join(lines)}
 Named first in {named} of {len(found)}; the high end of the promise within {100 * TOLERANCE:.0f} % of the change in {kept}.
-What a policy leaves exposed (the ends, and what is too short) is in a promise and not in the change. A baseline whose rank is slowed
-or whose link is slow is dependent as well, and that is most of it.
+What a policy leaves exposed (the ends, and what is too short) is in a promise and not in the change. A baseline whose rank is
+slowed or whose link is slow is dependent as well, and that is most of it.
 """
 
 
