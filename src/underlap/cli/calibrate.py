@@ -13,8 +13,6 @@ from underlap.run.priority import PRIORITIES, Priority
 EXAMPLE = """\b
 Example:
   underlap calibrate --fabric 500mbit --priority communication --out here.yaml
-  underlap simulate --cluster here.yaml --model tiny-dense --layout tp=2 \\
-    --workload train,gbs=4,mbs=2,seq=64,precision=fp32
 """
 
 

@@ -36,7 +36,8 @@ from underlap.cost.testbed import (
 )
 from underlap.cost.testbed_prices import residuals
 from underlap.errors import MissingExtraError, OptionError
-from underlap.model import Experts, Model
+from underlap.flows.calibration_shapes import QUICK, SHAPES, divides, times
+from underlap.model import Model
 from underlap.planner import plan as planned
 from underlap.run.comparing import interval
 from underlap.run.fabric import fabric, missing
@@ -120,7 +121,7 @@ def _job(what: Asked, folder: Path) -> Measuring:
     burst = what.fabric.burst if what.fabric is not None else 0
     sizes = tuple(size for size in what.sizes if rate is None or size / rate <= LONGEST_TRANSFER_S)
     return Measuring(
-        plans=tuple(_small(*shape, what) for shape in (_QUICK if what.quick else _SHAPES) if _divides(shape[1], what.ranks)),
+        plans=tuple(_small(*shape, what) for shape in (QUICK if what.quick else SHAPES) if divides(shape[1], what.ranks)),
         sizes=sizes,
         repetitions=what.repetitions,
         budget_s=what.budget_s,
@@ -141,83 +142,15 @@ def _bytes_per_s(what: Asked) -> float | None:
     return min(held) / 8 if held else None
 
 
-# ---- which shapes are timed
-
-
-def _dense(hidden: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, vocab: int) -> Model:
-    return Model(
-        name=f"dense {hidden}",
-        hidden=hidden,
-        layers=1,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate=intermediate,
-        vocab=vocab,
-        source="shapes to be timed",
-    )
-
-
-def _mixture(hidden: int, heads: int, head_dim: int, experts: int, intermediate: int, vocab: int) -> Model:
-    model = _dense(hidden, heads, heads, head_dim, intermediate, vocab)
-    return msgspec.structs.replace(model, experts=Experts(count=experts, top_k=2, intermediate=intermediate))
-
-
-_Shape = tuple[Model, str, str, bool]
-"""Model, layout with R ranks, workload, whether its transfers are carried out."""
-
-_SHAPES: tuple[_Shape, ...] = (
-    (_dense(64, 4, 2, 16, 192, 512), "tp=R", "train,gbs=4,mbs=4,seq=64", False),
-    (_dense(128, 8, 4, 16, 384, 512), "dp=R", "train,gbs=4R,mbs=4,seq=128", False),
-    (_dense(256, 8, 8, 32, 1024, 1024), "tp=R", "train,gbs=4,mbs=4,seq=128", False),
-    (_dense(512, 8, 4, 64, 1536, 2048), "tp=R", "train,gbs=2,mbs=2,seq=256", False),
-    (_dense(512, 8, 8, 64, 1024, 1024), "dp=R", "train,gbs=4R,mbs=4,seq=256", False),
-    (_dense(1024, 16, 16, 64, 2048, 1024), "tp=R", "train,gbs=2,mbs=2,seq=256", False),
-    (_dense(384, 6, 6, 64, 1536, 4096), "tp=R", "train,gbs=4,mbs=4,seq=64", False),
-    (_dense(256, 4, 4, 64, 512, 512), "dp=R", "train,gbs=R,mbs=1,seq=1024", False),
-    (_dense(256, 4, 4, 64, 512, 512), "dp=R", "train,gbs=R,mbs=1,seq=512", False),
-    (_dense(256, 8, 8, 32, 512, 512), "dp=R", "train,gbs=2R,mbs=2,seq=384", False),
-    (_dense(384, 6, 6, 64, 768, 512), "dp=R", "train,gbs=3R,mbs=3,seq=160", False),
-    (_dense(512, 8, 8, 64, 2048, 512), "tp=R", "train,gbs=1,mbs=1,seq=64", False),
-    (_dense(256, 8, 4, 32, 768, 512), "tp=R,sp", "train,gbs=2,mbs=2,seq=128", False),
-    (_dense(256, 8, 4, 32, 768, 512), "fsdp=R", "train,gbs=2R,mbs=2,seq=128", False),
-    (_mixture(128, 4, 32, 4, 256, 512), "dp=R", "train,gbs=2R,mbs=2,seq=128", False),
-    (_mixture(256, 8, 32, 8, 512, 512), "dp=R", "train,gbs=4R,mbs=4,seq=128", False),
-    (_dense(128, 4, 4, 32, 384, 512), "dp=R", "train,gbs=2R,mbs=2,seq=64", True),
-    (_dense(256, 8, 4, 32, 512, 512), "dp=R", "train,gbs=2R,mbs=2,seq=64", True),
-    (_dense(128, 4, 4, 32, 384, 512), "fsdp=R", "train,gbs=2R,mbs=2,seq=64", True),
-    (_dense(256, 8, 4, 32, 512, 512), "fsdp=R", "train,gbs=2R,mbs=2,seq=64", True),
-    (_dense(256, 8, 4, 32, 512, 512), "tp=R", "train,gbs=4,mbs=4,seq=64", True),
-    (_dense(512, 8, 4, 64, 512, 512), "tp=R,sp", "train,gbs=4,mbs=4,seq=64", True),
-    (_dense(128, 8, 4, 16, 384, 512), "tp=R,sp", "train,gbs=4,mbs=4,seq=64", True),
-    (_mixture(128, 4, 32, 4, 256, 512), "ep=R,dp=R", "train,gbs=2R,mbs=2,seq=64", True),
-    (_mixture(256, 4, 32, 4, 256, 512), "ep=R,dp=R", "train,gbs=2R,mbs=2,seq=128", True),
-)
-_QUICK = (_SHAPES[0], _SHAPES[1], _SHAPES[11], _SHAPES[13])
-
-
-def _divides(layout: str, ranks: int) -> bool:
-    """tp of the shapes divides their heads for two ranks and four."""
-    return not layout.startswith("tp") or ranks in (2, 4)
-
-
 def _small(model: Model, layout: str, workload: str, sends: bool, what: Asked) -> Small:
     from underlap.run.measuring_transfers import Small
 
     made_layout = inputs.layout(layout.replace("R", str(what.ranks)))
-    text = ",".join(_times(part, what.ranks) for part in workload.split(","))
+    text = ",".join(times(part, what.ranks) for part in workload.split(","))
     made_workload = inputs.workload(f"{text},precision={what.precision}")
     check_workload(made_workload, made_layout, model)
     plan = planned(model, made_layout, made_workload, domain=what.ranks)
     return Small(model=model, layout=made_layout, workload=made_workload, plan=plan, sends=sends)
-
-
-def _times(part: str, ranks: int) -> str:
-    """gbs=4R is gbs=8 on two ranks."""
-    name, equals, value = part.partition("=")
-    if not value.endswith("R"):
-        return part
-    return f"{name}{equals}{int(value[:-1] or 1) * ranks}"
 
 
 # ---- figures of the samples
@@ -230,10 +163,7 @@ def _cluster(what: Asked, found: Measurements) -> dict[str, object]:
         by_kind.setdefault(sample.kind, []).append(sample)
     compute = _compute(by_kind, found)
     rate = _bytes_per_s(what)
-    transfers = {
-        name: _transfers(name, [one for one in by_kind["transfer"] if one.name == name], found)
-        for name in dict.fromkeys(one.name for one in by_kind["transfer"])
-    }
+    transfers = {name: _transfers(name, by_kind, found) for name in dict.fromkeys(one.name for one in by_kind["transfer"])}
     testbed = Testbed(
         library="gloo",
         source=f"underlap calibrate {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, torch {found.torch}, "
@@ -339,8 +269,10 @@ def _made(kind: type, sample: Sample, **size: object):  # type: ignore[no-untype
     return kind(**_point(sample.ns), **size)
 
 
-def _transfers(name: str, samples: list[Sample], found: Measurements) -> Transfers:
-    points = [_made(TransferPoint, one, bytes=one.size[0]) for one in sorted(samples, key=lambda one: one.size)]
+def _transfers(name: str, by_kind: dict[str, list[Sample]], found: Measurements) -> Transfers:
+    samples, late = ([one for one in by_kind[kind] if one.name == name] for kind in ("transfer", "late"))
+    by_size = {one.size: one for one in late}
+    points = [_transfer_point(one, by_size[one.size]) for one in sorted(samples, key=lambda one: one.size)]
     fit, moved = ranges([(p.bytes, 1e3 * p.us, 1e3 * p.low_us, 1e3 * p.high_us) for p in points])
     cpu_start, cpu_per_byte = _affine([(one.size[0], float(ns)) for one in samples for ns in one.cpu_ns])
     first = found.first_of_two.get(name, [1.0])
@@ -359,6 +291,19 @@ def _transfers(name: str, samples: list[Sample], found: Measurements) -> Transfe
         first_of_two=_value(first),
         residual=_rounded(fit.residual),
         points=points,
+    )
+
+
+def _transfer_point(together: Sample, late: Sample) -> TransferPoint:
+    """With one rank late, as ranks of a step seldom begin within 0.1 ms. The range holds what was seen of either."""
+    one, other = interval(together.ns), interval(late.ns)
+    low, high = min(one[1], other[1]), max(one[2], other[2])
+    return TransferPoint(
+        us=_rounded(other[0] / 1e3),
+        low_us=_rounded(low / 1e3),
+        high_us=_rounded(high / 1e3),
+        repetitions=len(together.ns) + len(late.ns),
+        bytes=together.size[0],
     )
 
 

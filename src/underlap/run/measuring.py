@@ -220,7 +220,7 @@ def _pooled(own: list[Sample], session: Session) -> Iterator[Sample]:
                 found[key] = sample
             else:
                 # All ranks have the same time of a transfer.
-                found[key].ns += sample.ns if sample.kind != "transfer" else []
+                found[key].ns += sample.ns if sample.kind not in ("transfer", "late") else []
                 found[key].cpu_ns = [*found[key].cpu_ns, *sample.cpu_ns]
     yield from found.values()
 

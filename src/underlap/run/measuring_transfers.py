@@ -26,6 +26,8 @@ from underlap.workload import Workload
 _BESIDE_BYTES = 2 * 2**20
 _BESIDE_SIDE = 256
 _CHAIN = 50
+_LATE_NS = 500_000
+"""As much as ranks of a step scatter by: gloo's notice that a rank may be sent to then waits behind what that rank sends."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,7 @@ class Wires:
     def __init__(self, job: Measuring, session: Session) -> None:
         self.world, self.rank, self.pause_s = session.world, session.rank, job.pause_s
         self.group = dist.new_group(list(range(session.world)))
+        self.rounds = 0
         self.watchers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="messages")
         self.kinds: dict[str, Callable[[int], Callable[[], list[Any]]]] = {
             "all_reduce": self._all_reduce,
@@ -144,9 +147,13 @@ class Wires:
         time.sleep(self.pause_s)
         dist.barrier()
 
-    def timed(self, call: Callable[[], list[Any]]) -> tuple[int, int]:
-        """(ns from the last rank's begin to the last rank's end, CPU ns of this process)."""
+    def timed(self, call: Callable[[], list[Any]], *, late: int | None = None) -> tuple[int, int]:
+        """(ns from the last rank's begin to the last rank's end, CPU ns of this process). `late`: a rank that begins later."""
         self.ready()
+        if late == self.rank:
+            until = time.monotonic_ns() + _LATE_NS
+            while time.monotonic_ns() < until:
+                pass
         before = time.process_time_ns()
         flight = self.start(call)
         flight.wait()
@@ -160,10 +167,12 @@ class Wires:
         return max(1, int(both[1] - both[0]))
 
     def round(self, samples: Samples, only: set[tuple[str, int]] | None = None) -> None:
-        """Each call once."""
+        """Each call twice: with all ranks at once, and with one of them late, which changes each time."""
+        self.rounds += 1
         for (kind, size), call in self.calls.items():
             if only is None or (kind, size) in only:
                 samples.add("transfer", kind, (size,), *self.timed(call))
+                samples.add("late", kind, (size,), *self.timed(call, late=self.rounds % self.world))
 
     def two_at_once(self, repetitions: int) -> dict[str, list[float]]:
         """Of two that are issued at once: the end of the first over that of both."""
