@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 unexport CI
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu coverage lint bench promises accuracy record sizes clean
+.PHONY: help demo test gpu coverage lint bench promises accuracy conditions record sizes clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -52,6 +52,9 @@ accuracy: $(VENV)/installed-dev ## Compare with measurements again and write doc
 
 promises: $(VENV)/installed-dev ## Run planted causes over gloo, remove them, and write docs/promises.md
 	$(BIN)/python tools/promises.py --write
+
+conditions: $(VENV)/installed-dev ## Measure under which conditions overlap pays, and write docs/conditions.md (root, minutes)
+	$(BIN)/python tools/conditions.py --write
 
 record: $(VENV)/installed-run ## Record the example traces again (installs PyTorch)
 	$(BIN)/python examples/record_ddp.py

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cost_accuracy
 import numpy as np
 import overlap_accuracy
+import run_accuracy
 import training_accuracy
 
 import underlap
@@ -155,7 +156,9 @@ def main() -> None:
 
 def predicted() -> str:
     """The Markdown of costs and simulated steps."""
-    return "\n".join([*training_accuracy.section(), "", *overlap_accuracy.section(), "", cost_accuracy.page()])
+    return "\n".join(
+        [*training_accuracy.section(), "", *overlap_accuracy.section(), "", *run_accuracy.section(), "", cost_accuracy.page()]
+    )
 
 
 def page() -> str:

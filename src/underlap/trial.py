@@ -54,6 +54,17 @@ class WireBytes(msgspec.Struct, frozen=True, kw_only=True):
     """Of one barrier; subtracted."""
 
 
+class StepParts(msgspec.Struct, frozen=True, kw_only=True):
+    """One repetition, mean over ranks: unions as in a Report."""
+
+    compute_ns: int
+    communication_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    library_cpu_ns: int
+    """CPU time of all threads but the one that computes: what communication takes from the core."""
+
+
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One plan, as it was run."""
 
@@ -77,6 +88,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Passes that were not applied, each with its reason."""
     wire: WireBytes | None = None
     """Null without --fabric: other interfaces carry the bytes of others too."""
+    parts: list[StepParts] = []
+    """Of each measured repetition."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +121,88 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """One time, simulated and measured."""
+
+    predicted_ns: int
+    measured_ns: int
+    """Median over repetitions."""
+    low_ns: int
+    high_ns: int
+    """Order statistics of the repetitions that hold their median with at least 95 % (six or more; else the extremes)."""
+    error: float | None
+    """predicted / measured - 1. Null where nothing was measured to compare with: 0 ns."""
+    within: bool
+    """Whether the prediction lies from low to high: closer than that the measurement cannot tell."""
+
+
+class FamilyBeside(msgspec.Struct, frozen=True, kw_only=True):
+    """The transfers of one collective in one group."""
+
+    group: str
+    collective: str
+    calls: float
+    """In a step, mean per rank."""
+    time: Beside
+    """Of all of them in a step, one after the other, waiting for peers included; mean per rank."""
+
+
+class OperationsBeside(msgspec.Struct, frozen=True, kw_only=True):
+    """The operations of one name, joined by structural key."""
+
+    name: str
+    """phase/role."""
+    what: Literal["compute", "transfer"]
+    calls: float
+    """In a step, mean per rank."""
+    time: Beside
+    """Of all of them in a step; mean per rank."""
+    furthest: str
+    """The structural key whose prediction is furthest off."""
+    furthest_time: Beside
+    """Its time; mean over the ranks that have it."""
+
+
+class VariantBeside(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan: simulated, and as it was run."""
+
+    name: str
+    step: Beside
+    """Of the slowest rank, as in `Variant.step_ns`."""
+    compute: Beside
+    """This and the next three: unions in a step as in a Report, mean per rank."""
+    communication: Beside
+    hidden: Beside
+    exposed: Beside
+    families: list[FamilyBeside]
+    operations: list[OperationsBeside]
+    """Those that differ most, in ns, first."""
+
+
+class ComparisonBeside(msgspec.Struct, frozen=True, kw_only=True):
+    """Policy over baseline, simulated beside measured."""
+
+    predicted_ratio: float
+    measured_ratio: float
+    ratio_low: float
+    ratio_high: float
+    predicted: Outcome
+    """Gain or loss beyond 0.5 %, less than any cost here is known to; else no difference."""
+    sign_agrees: bool | None
+    """Whether the established outcome has the predicted sign (no difference: within 5 %). Null where none is established."""
+
+
+class Foretold(msgspec.Struct, frozen=True, kw_only=True):
+    """The same plans, simulated, beside what was measured."""
+
+    provenance: Literal["simulated"] = "simulated"
+    cluster: str
+    variants: list[VariantBeside]
+    ab: ComparisonBeside | None
+    """Null without --ab."""
+    assumptions: list[str]
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a launch gave. Times and bytes are measured on these ranks only."""
 
@@ -124,6 +219,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Null without --ab."""
     ab: Comparison | None = None
     notes: list[str] = []
+    prediction: Foretold | None = None
+    """Null without --predict. The one part that is simulated."""
     fabric: str | None = None
     """The links, as --fabric names them. Null: ranks of this machine over loopback, or the network of a job."""
     priority: str = "default"

@@ -68,6 +68,7 @@ FLAGS = {
         "--nproc",
         "--overlap",
         "--port",
+        "--predict",
         "--priority",
         "--profile",
         "--record",

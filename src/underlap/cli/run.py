@@ -40,6 +40,12 @@ Example:
     "--ab", is_flag=True, help="Run the plan without and with --overlap in turns, and say what the difference is worth."
 )
 @click.option(
+    "--predict",
+    "cluster",
+    metavar="NAME|FILE",
+    help="Also simulate the plans on this cluster, and show predicted beside measured.",
+)
+@click.option(
     "--repetitions",
     type=click.IntRange(1, 10_000),
     default=7,
@@ -104,6 +110,7 @@ def run(  # noqa: PLR0913 - click passes one argument per option
     workload: str,
     policy: str,
     ab: bool,
+    cluster: str | None,
     repetitions: int,
     record: Path | None,
     profile: bool,
@@ -126,11 +133,12 @@ def run(  # noqa: PLR0913 - click passes one argument per option
     """
     json_path = Path(json_file) if json_file is not None and json_file != STREAM else None
     if json_path is not None:
-        refuse_unsafe([json_path], [Path(name) for name in (model, layout, workload, policy) if name], force=force)
+        refuse_unsafe([json_path], [Path(name) for name in (model, layout, workload, policy, cluster) if name], force=force)
     if profile and record is None:
         raise click.UsageError("--profile needs --record DIR: expected a folder for the traces.")
 
     from underlap.flows import run as flow
+    from underlap.render.foretold import print_foretold
     from underlap.render.terminal import print_report
     from underlap.render.trial import print_trial
     from underlap.trial import to_json
@@ -140,6 +148,7 @@ def run(  # noqa: PLR0913 - click passes one argument per option
         layout=layout,
         workload=workload,
         policy=policy,
+        cluster=cluster,
         compared=ab,
         ranks=nproc,
         repetitions=repetitions,
@@ -167,6 +176,9 @@ def run(  # noqa: PLR0913 - click passes one argument per option
 
     def show() -> None:
         print_trial(trial, sys.stdout)
+        if trial.prediction is not None:
+            sys.stdout.write("\n")
+            print_foretold(trial.prediction, sys.stdout)
         sys.stdout.write("\n")
         print_report(trial.policy or trial.baseline, sys.stdout)
 

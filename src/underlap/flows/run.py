@@ -11,15 +11,18 @@ import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from underlap import inputs
+from underlap.cluster import Cluster
 from underlap.errors import MissingExtraError, OptionError
 from underlap.flows.analyze import analyze
+from underlap.flows.foretell import Prediction, foretold, predict
+from underlap.flows.simulate import Scenario
 from underlap.layout import Layout, layout_text
 from underlap.ledger import ledger
 from underlap.model import Model
@@ -33,11 +36,12 @@ from underlap.run.fabric_spec import FabricSpec, fabric_spec, fabric_text
 from underlap.run.priority import Priority, check_priority
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
-from underlap.trial import Comparison, ControlBytes, RunBytes, Trial, Variant, WireBytes
+from underlap.trial import Comparison, ControlBytes, RunBytes, StepParts, Trial, Variant, WireBytes
 from underlap.workload import Decode, Prefill, Train, Workload, check_workload, micro_batch_size, workload_text
 
 if TYPE_CHECKING:
     from underlap.run.launch import Local
+    from underlap.run.timing import Account
     from underlap.run.worker import Job, Outcome, Seen
 
 HOST_LIMIT = 0.1
@@ -68,13 +72,24 @@ class Asked:
     """cpu or cuda; None: cuda where each rank can have a GPU."""
     graph: bool = False
     share_cores: bool = False
+    predict: Cluster | None = None
+    """What the plans are simulated on, beside their measurement."""
     quiet: bool = False
     fabric: FabricSpec | None = None
     """Ranks of this machine over links of a known rate; None: over loopback."""
     priority: Priority = "default"
 
 
-def asked(*, model: str, layout: str, workload: str, policy: str = "", fabric: str | None = None, **options: object) -> Asked:
+def asked(
+    *,
+    model: str,
+    layout: str,
+    workload: str,
+    policy: str = "",
+    cluster: str | None = None,
+    fabric: str | None = None,
+    **options: object,
+) -> Asked:
     """An `Asked` from what a user names: presets, files, one-line forms. Raises OptionError or InputError of one line."""
     folder = Path(model)
     weights = any(folder.glob("*.safetensors*")) if folder.is_dir() else False
@@ -84,6 +99,7 @@ def asked(*, model: str, layout: str, workload: str, policy: str = "", fabric: s
         workload=inputs.workload(workload),
         policy=inputs.policy(policy),
         checkpoint=folder if weights else None,
+        predict=None if cluster is None else inputs.cluster(cluster),
         fabric=fabric_spec(fabric) if fabric is not None else None,
         **options,  # type: ignore[arg-type]  # checked by the dataclass's users
     )
@@ -101,6 +117,7 @@ class _Planned:
     policy: Policy
     plan: Plan
     refused: tuple[Refusal, ...]
+    prediction: Prediction | None = None
 
 
 def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> Trial | None:
@@ -108,12 +125,9 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
 
     Raises OptionError where it cannot be run, RunError where a rank fails, MissingExtraError without torch.
     """
-    plans = _plans(what)
-    _check_network(what, plans)
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
+    plans = _foretold_plans(what)
     # Before torch is loaded: what it says of addresses without names is settled then.
-    with fabric(what.fabric, what.layout.world) if what.fabric is not None else contextlib.nullcontext() as made:
+    with _network(what) as made:
         from underlap.run.launch import place_in_job
 
         place = place_in_job(dict(os.environ))
@@ -121,10 +135,45 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
             raise OptionError("fabric: ranks of torchrun or srun have a network already: leave --fabric out, or start them here")
         _check_ranks(what, place[1] if place else None)
         what = _on_device(what, plans)
+        if place is None:
+            return _launched([(what, plans)], made, on_start)[0]
         with _folder(what) as folder:
-            if place is None:
-                return _launched(what, plans, folder, made, on_start)
             return _placed(what, plans, folder, place)
+
+
+def run_each(several: Sequence[Asked], *, on_start: Callable[[list[int]], None] | None = None) -> list[Trial]:
+    """One after the other, on the same ranks in one launch: to start ranks takes longer than many a comparison.
+
+    Raises what `run` raises, and OptionError where they differ in what belongs to the launch. Ranks are started here, whatever
+    the environment says.
+    """
+    first = several[0]
+    for name in ("fabric", "timeout_s", "port"):
+        if any(getattr(each, name) != getattr(first, name) for each in several):
+            raise OptionError(f"{name}: expected the same for all that run in one launch")
+    if any(each.layout.world != first.layout.world for each in several):
+        raise OptionError("layout: expected as many ranks for all that run in one launch")
+    pairs = [(each, _foretold_plans(each)) for each in several]
+    with _network(first) as made:
+        for each in several:
+            _check_ranks(each, None)
+        return _launched(pairs, made, on_start)
+
+
+def _network(what: Asked) -> contextlib.AbstractContextManager[Fabric | None]:
+    return fabric(what.fabric, what.layout.world) if what.fabric is not None else contextlib.nullcontext()
+
+
+def _foretold_plans(what: Asked) -> list[_Planned]:
+    """The plans, and what is predicted of them. Before anything is started: what does not fit is known in no time."""
+    plans = _plans(what)
+    _check_network(what, plans)
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
+    if what.predict is None:
+        return plans
+    asked_of = scenario(what, what.predict)
+    return [dataclasses.replace(each, prediction=predict(each.plan, asked_of)) for each in plans]
 
 
 def _plans(what: Asked) -> list[_Planned]:
@@ -141,6 +190,22 @@ def _plans(what: Asked) -> list[_Planned]:
         reasons = "; ".join(f"{one.axis}={one.name}: {one.reason}" for one in applied.refused)
         raise OptionError(f"ab: nothing to compare: {reasons or 'name a policy with --overlap'}")
     return [_Planned(BASELINE, Policy(), base, ()), made]
+
+
+def plans(what: Asked) -> list[Plan]:
+    """What is run: the plan, or the baseline's and the policy's. Raises OptionError where it cannot be."""
+    return [each.plan for each in _plans(what)]
+
+
+def scenario(what: Asked, cluster: Cluster) -> Scenario:
+    """The same question to the simulator."""
+    return Scenario(
+        model=what.model,
+        cluster=cluster.with_gpus(what.layout.world),
+        layout=what.layout,
+        workload=what.workload,
+        policy=what.policy,
+    )
 
 
 def _check_ranks(what: Asked, world: int | None) -> None:
@@ -233,6 +298,7 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
         profile=what.profile,
         device=what.device or "cpu",
         graph=what.graph,
+        timed=what.predict is not None,
         quiet=what.quiet,
         interface=INTERFACE if what.fabric is not None else None,
         priority=what.priority,
@@ -240,15 +306,17 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
 
 
 def _launched(
-    what: Asked, plans: list[_Planned], folder: Path, made: Fabric | None, on_start: Callable[[list[int]], None] | None
-) -> Trial:
+    several: Sequence[tuple[Asked, list[_Planned]]], made: Fabric | None, on_start: Callable[[list[int]], None] | None
+) -> list[Trial]:
     from underlap.run.launch import Local, launch
-    from underlap.run.worker import work
+    from underlap.run.worker import work_each
 
-    job = _job(what, plans, folder)
-    how = Local(ranks=what.layout.world, timeout_s=what.timeout_s, port=what.port, on_start=on_start)
-    launch(work, [job] * how.ranks, how if made is None else _over(made, how))
-    return _trial(what, plans, job)
+    first, _ = several[0]
+    with contextlib.ExitStack() as folders:
+        jobs = [_job(what, plans, folders.enter_context(_folder(what))) for what, plans in several]
+        how = Local(ranks=first.layout.world, timeout_s=first.timeout_s, port=first.port, on_start=on_start)
+        launch(work_each, [jobs] * how.ranks, how if made is None else _over(made, how))
+        return [_trial(what, plans, job) for (what, plans), job in zip(several, jobs, strict=True)]
 
 
 def _over(made: Fabric, how: Local) -> Local:
@@ -279,6 +347,8 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
     variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
     reports = [analyze(job.folder / each.name) for each in plans]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
+    predictions = [each.prediction for each in plans if each.prediction is not None]
+    told = foretold(scenario(what, what.predict), predictions, outcome.seen, ab) if what.predict is not None else None
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
     return Trial(
         model=what.model.name,
@@ -293,6 +363,7 @@ def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
         notes=notes,
         fabric=fabric_text(what.fabric) if what.fabric is not None else None,
         priority=what.priority,
+        prediction=told,
     )
 
 
@@ -322,6 +393,14 @@ def _variant(made: _Planned, seen: Seen, barrier_bytes: int) -> Variant:
         tokens=seen.tokens,
         refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
         wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
+        parts=[_parts(ranks) for ranks in zip(*(each.accounts for each in seen.times), strict=True)],
+    )
+
+
+def _parts(ranks: Sequence[Account]) -> StepParts:
+    """Of one repetition, mean over ranks."""
+    return StepParts(
+        **{name: round(statistics.fmean(getattr(each, name) for each in ranks)) for name in StepParts.__struct_fields__}
     )
 
 

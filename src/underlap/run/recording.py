@@ -7,6 +7,7 @@ operation. gloo carries out the collectives of a group on two threads, in order;
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -99,7 +100,6 @@ class _Threads:
 
 
 def _of_step(program: Program, record: Record, threads: _Threads) -> Iterable[dict[str, Any]]:
-    issue_of: dict[int, int] = {}
     for at, instruction in enumerate(program.instructions):
         begin, end = record.begin_ns[at], record.end_ns[at]
         if not end:
@@ -108,16 +108,30 @@ def _of_step(program: Program, record: Record, threads: _Threads) -> Iterable[di
             arguments = {"what": "issue", "key": instruction.key, **_described(program, instruction)}
             yield _event(program, _CALLS[_collective(instruction)], "cpu_op", begin, end, arguments)
         elif instruction.kind == OpKind.WAIT:
-            issue_of[instruction.issue] = end
             yield _event(program, f"wait {instruction.role}", "user_annotation", begin, end, _what("wait", instruction))
         else:
             name = f"underlap::{instruction.phase}/{instruction.role}"
             yield _event(program, name, "cpu_op", begin, end, _what("compute", instruction))
-    yield from _transfers(program, record, threads, issue_of)
+    yield from _transfers(program, record, threads)
 
 
-def _transfers(program: Program, record: Record, threads: _Threads, waited_ns: dict[int, int]) -> Iterable[dict[str, Any]]:
-    """From when a thread of the library took each collective to when it was done."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Carried:
+    """One collective of one step, and the thread of the library that carried it out."""
+
+    instruction: Instruction
+    lane: str
+    begin_ns: int
+    end_ns: int
+
+
+def flights(program: Program, record: Record) -> Iterable[Carried]:
+    """From when a thread of the library took each collective to when it was done, in order of issue."""
+    waited_ns = {
+        one.issue: record.end_ns[at]
+        for at, one in enumerate(program.instructions)
+        if one.kind == OpKind.WAIT and record.end_ns[at]
+    }
     by_row = {instruction.row: instruction for instruction in program.instructions}
     free: dict[str, list[int]] = {}
     for row, (issued, done, _) in record.flights.items():
@@ -125,21 +139,27 @@ def _transfers(program: Program, record: Record, threads: _Threads, waited_ns: d
         end = done or waited_ns.get(row, 0)
         if not end:
             continue
-        collective = _collective(instruction)
         lane = str(instruction.group)
-        if collective in ("send", "recv"):
+        messages = _collective(instruction) in ("send", "recv")
+        if messages:
             # Messages do not queue: each has a lane that is free.
             lane = f"{lane} messages"
-        workers = free.setdefault(lane, [0] * WORKERS if not lane.endswith("messages") else [])
-        if lane.endswith("messages") and all(worker > issued for worker in workers):
+        workers = free.setdefault(lane, [] if messages else [0] * WORKERS)
+        if messages and all(worker > issued for worker in workers):
             workers.append(0)
         worker = min(range(len(workers)), key=lambda number: workers[number])
         begin = max(issued, workers[worker])
         end = max(end, begin)
         workers[worker] = end
+        yield Carried(instruction, f"{lane} {worker}", begin, end)
+
+
+def _transfers(program: Program, record: Record, threads: _Threads) -> Iterable[dict[str, Any]]:
+    for flight in flights(program, record):
+        instruction = flight.instruction
         arguments = {"what": "transfer", "key": instruction.key, **_described(program, instruction)}
-        name = f"gloo:{collective}"
-        yield _event(program, name, "user_annotation", begin, end, arguments, threads(f"{lane} {worker}"))
+        name = f"gloo:{_collective(instruction)}"
+        yield _event(program, name, "user_annotation", flight.begin_ns, flight.end_ns, arguments, threads(flight.lane))
 
 
 def _collective(instruction: Instruction) -> str:

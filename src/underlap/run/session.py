@@ -21,10 +21,16 @@ class Session:
     """A rank's place in the job, from the first meeting to the end."""
 
     def __init__(self, store: Any, rank: int, world: int, timeout_s: float) -> None:
+        self._whole = store
         self.store = dist.PrefixStore("underlap", store)
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
         self.store.set_timeout(timedelta(seconds=timeout_s))
         self.doing = "meeting the other ranks"
+
+    def begin(self, name: str) -> None:
+        """Start afresh under a name of its own: what was told before is not seen."""
+        self.store = dist.PrefixStore(name, self._whole)
+        self.store.set_timeout(timedelta(seconds=self.timeout_s))
 
     def agree(self, subject: str, value: str) -> None:
         """Raises DisagreementError, which names the ranks, unless all have the same value. Sends nothing but the value."""

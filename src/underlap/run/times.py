@@ -35,6 +35,8 @@ class Record:
     ended_ns: int
     device: DeviceTimes | None = None
     """None where the host computes: begin_ns and end_ns are then those of the computation, else those of its issue."""
+    library_cpu_ns: int = 0
+    """CPU time of the process in the step, without that of the thread that computes."""
 
     @property
     def duration_ns(self) -> int:

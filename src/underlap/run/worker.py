@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from underlap.run.priority import Priority, scheduled
 from underlap.run.recording import document, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.times import Record
+from underlap.run.timing import RankTimes, times
 from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Decode, Prefill, Workload, workload_text
 
@@ -63,6 +65,8 @@ class Job:
     """cpu or cuda."""
     graph: bool = False
     """Steps are launched as one graph each."""
+    timed: bool = False
+    """Hand in how long each operation took in each repetition."""
     quiet: bool = False
     interface: str | None = None
     """Whose bytes are counted around each measured step; None: no bytes are, as others use the interface too."""
@@ -80,6 +84,7 @@ class Job:
             self.profile,
             self.device,
             self.graph,
+            self.timed,
         )
         named = self.checkpoint.name if self.checkpoint else None
         return repr((*said, named, [name for name, _ in self.plans], torch.__version__))
@@ -98,6 +103,8 @@ class Seen(msgspec.Struct, kw_only=True):
     tokens: list[int] | None
     median: int
     """The repetition of the median step time, which the records show in a comparison."""
+    times: list[RankTimes]
+    """By rank."""
     sent: list[int]
     received: list[int]
     """Payload bytes through the interfaces of all ranks in each measured step. Empty where they are not counted."""
@@ -113,8 +120,15 @@ class Outcome(msgspec.Struct, kw_only=True):
     gradient_difference: float | None
 
 
+def work_each(session: Session, jobs: Sequence[Job]) -> None:
+    """The entry of a rank that was started here."""
+    for number, job in enumerate(jobs):
+        session.begin(f"job{number}")
+        work(session, job)
+
+
 def work(session: Session, job: Job) -> None:
-    """The entry of a rank."""
+    """One job, from the first meeting to the last."""
     parameters, constants = _parameters(job)
     inputs = Inputs(
         model=job.model,
@@ -227,11 +241,14 @@ def _step(session: Session, engine: Engine, doing: str, meter: Meter) -> Record:
     session.doing = f"starting {doing}"
     meter.begin()
     session.doing = doing
+    before = time.process_time_ns() - time.thread_time_ns()
     try:
-        return engine.recorded_step()
+        record = engine.recorded_step()
     except RuntimeError:
         session.doing = f"{doing}, in {engine.failed_at}"
         raise
+    record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
+    return record
 
 
 def _measured(
@@ -289,6 +306,7 @@ def _finish(
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
                 tokens=_tokens(session, engine),
                 median=middle,
+                times=session.gathered(times(engine.program, records[name], each=job.timed)),
                 sent=[sent - idle[0] for sent, _ in passed],
                 received=[received - idle[1] for _, received in passed],
             )

@@ -99,8 +99,7 @@ def _whole(plan: Plan, machine: Machine) -> Folded:
     done = simulate(plan, machine, bounds=False)
     spans = {}
     for role in plan.roles:
-        first = done.built.first[role.name]
-        here = slice(first, first + len(done.expansions[role.name].rows))
+        here = done.rows(role.name)
         joint = _joints(done.built, here.start, here.stop)
         end = np.where(joint >= 0, done.times.end_ns[joint], done.times.end_ns[here])
         times = Times(start_ns=done.times.start_ns[here], begin_ns=done.times.begin_ns[here], end_ns=end)

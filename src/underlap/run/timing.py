@@ -1,0 +1,98 @@
+"""How long each operation of a rank took in each repetition, and how much of its communication compute covered.
+
+No torch: it reads what `recording` wrote down. Neither waits nor the calls that start a collective are operations here; a
+transfer lasts as in the trace, from when a thread of the library took it to when it was done, waiting for its peers included.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from underlap import intervals
+from underlap.plan import OpKind
+from underlap.run.program import Program
+from underlap.run.recording import flights
+from underlap.run.times import DeviceTimes, Record
+
+COMPUTE, TRANSFER = "compute", "transfer"
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """One repetition on one rank, as unions, in the words of a Report."""
+
+    compute_ns: int
+    communication_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    library_cpu_ns: int
+    """CPU time of all threads but the one that computes."""
+
+
+class Lasted(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation on one rank, by its structural key."""
+
+    key: str
+    what: str
+    """compute or transfer."""
+    ns: list[int]
+    """Of each repetition."""
+
+
+class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's records of all repetitions say."""
+
+    accounts: list[Account]
+    operations: list[Lasted]
+    """Empty where they were not asked for."""
+
+
+def times(program: Program, records: Sequence[Record], *, each: bool) -> RankTimes:
+    """Of records in which the whole step was run. `each`: also of every operation."""
+    lasted: dict[tuple[str, str], list[int]] = defaultdict(list)
+    accounts = []
+    for record in records:
+        computed, sent = [], []
+        ran = record.device or record
+        for at, instruction in enumerate(program.instructions):
+            if instruction.kind in (OpKind.COMPUTE, OpKind.COPY):
+                computed.append((ran.begin_ns[at], ran.end_ns[at]))
+                lasted[COMPUTE, instruction.key].append(ran.end_ns[at] - ran.begin_ns[at])
+        for key, begin, end in _sent(program, record):
+            sent.append((begin, end))
+            lasted[TRANSFER, key].append(end - begin)
+        accounts.append(_account(_union(computed), _union(sent), record.library_cpu_ns))
+    listed = [Lasted(key=key, what=what, ns=values) for (what, key), values in lasted.items()] if each else []
+    return RankTimes(accounts=accounts, operations=listed)
+
+
+def _sent(program: Program, record: Record) -> list[tuple[str, int, int]]:
+    """(key, begin, end) of each transfer: on a device as its lane had it, else as a thread of the library did."""
+    device: DeviceTimes | None = record.device
+    if device is None:
+        return [(flight.instruction.key, flight.begin_ns, flight.end_ns) for flight in flights(program, record)]
+    return [
+        (instruction.key, device.begin_ns[at], device.end_ns[at])
+        for at, instruction in enumerate(program.instructions)
+        if instruction.kind == OpKind.ISSUE
+    ]
+
+
+def _account(compute: intervals.Int64, communication: intervals.Int64, library_cpu_ns: int) -> Account:
+    hidden = intervals.length(intervals.intersect(compute, communication))
+    sent = intervals.length(communication)
+    return Account(
+        compute_ns=intervals.length(compute),
+        communication_ns=sent,
+        hidden_ns=hidden,
+        exposed_ns=sent - hidden,
+        library_cpu_ns=library_cpu_ns,
+    )
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> intervals.Int64:
+    rows = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return intervals.union(rows[:, 0], rows[:, 1])

@@ -1,0 +1,109 @@
+"""The conditions of overlap over a shaped link, in short: docs/conditions.md has them all. One launch, under a minute."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
+
+import msgspec  # noqa: E402 - only with torch
+
+from underlap import inputs  # noqa: E402
+from underlap.errors import OptionError  # noqa: E402
+from underlap.flows.run import Asked, run_each  # noqa: E402
+from underlap.run import fabric as module  # noqa: E402
+from underlap.run.capabilities import SYS_NICE, has_capability  # noqa: E402
+from underlap.run.fabric_spec import fabric_spec  # noqa: E402
+from underlap.run.priority import Priority  # noqa: E402
+from underlap.trial import Trial  # noqa: E402
+
+WORKLOAD = "train,gbs=8,mbs=8,seq=128,precision=fp32"
+POLICY = "tp=split_batch"
+
+fabrics = pytest.mark.skipif(module.missing() is not None, reason=f"no fabric: {module.missing()}")
+priorities = pytest.mark.skipif(not has_capability(SYS_NICE), reason="priorities need root (CAP_SYS_NICE)")
+
+
+def asked(priority: Priority = "communication") -> Asked:
+    """Two layers whose compute takes about as long as their communication at 500 Mbit/s."""
+    shape = {"hidden": 256, "layers": 2, "heads": 4, "kv_heads": 4, "head_dim": 64, "intermediate": 1536, "vocab": 256}
+    return Asked(
+        model=msgspec.structs.replace(inputs.model("tiny-dense"), name="middle", **shape),
+        layout=inputs.layout("tp=2"),
+        workload=inputs.workload(WORKLOAD),
+        policy=inputs.policy(POLICY),
+        compared=True,
+        quiet=True,
+        fabric=fabric_spec("500mbit"),
+        priority=priority,
+    )
+
+
+@pytest.fixture(scope="module")
+def trials() -> dict[str, Trial]:
+    found = run_each([asked(), asked("compute")])
+    return dict(zip(("communication", "compute"), found, strict=True))
+
+
+@fabrics
+@priorities
+def test_a_baseline_whose_results_are_needed_at_once_hides_nothing(trials: dict[str, Trial]) -> None:
+    for trial in trials.values():
+        for parts in trial.variants[0].parts:
+            assert parts.communication_ns > 0
+            assert parts.hidden_ns <= 0.01 * parts.communication_ns
+
+
+@fabrics
+@priorities
+def test_two_half_batches_gain_where_communication_may_interrupt_compute(trials: dict[str, Trial]) -> None:
+    trial = trials["communication"]
+    assert trial.ab is not None
+    assert trial.ab.outcome == "gain"
+    assert trial.ab.word == "hidden"
+    # Two layers: the messages of embedding and head, which nothing hides, are a third of all.
+    baseline, policy = (_parts(trial, number) for number in (0, 1))
+    assert policy["hidden_ns"] >= 0.4 * policy["communication_ns"]
+    saved = statistics.median(trial.variants[0].step_ns) - statistics.median(trial.variants[1].step_ns)
+    assert saved >= 0.4 * min(baseline["compute_ns"], baseline["communication_ns"])
+
+
+@fabrics
+@priorities
+def test_where_communication_may_not_interrupt_compute_they_gain_less(trials: dict[str, Trial]) -> None:
+    first, second = (trials[name].ab for name in ("communication", "compute"))
+    assert first is not None
+    assert second is not None
+    assert second.ratio > first.ratio_high
+
+
+@fabrics
+@priorities
+def test_bytes_on_the_wire_are_the_same_with_overlap_and_without(trials: dict[str, Trial]) -> None:
+    for trial in trials.values():
+        assert trial.ab is not None
+        assert trial.ab.bytes_equal
+        ratios = [variant.wire.ratio for variant in trial.variants if variant.wire is not None]
+        assert len(ratios) == 2
+        assert all(ratio is not None and abs(ratio - 1) <= 0.01 for ratio in ratios), ratios
+
+
+def test_what_runs_in_one_launch_has_one_kind_of_link_and_as_many_ranks() -> None:
+    other = msgspec.structs.replace(asked().model, layers=1)
+    with pytest.raises(OptionError, match="fabric: expected the same for all"):
+        run_each([asked(), _with(asked(), fabric=None)])
+    with pytest.raises(OptionError, match="layout: expected as many ranks"):
+        run_each([asked(), _with(asked(), model=other, layout=inputs.layout("dp=4"))])
+
+
+def _with(one: Asked, **changes: object) -> Asked:
+    return dataclasses.replace(one, **changes)  # type: ignore[arg-type]  # of its fields
+
+
+def _parts(trial: Trial, number: int) -> dict[str, float]:
+    parts = trial.variants[number].parts
+    names = ("compute_ns", "communication_ns", "hidden_ns")
+    return {name: statistics.median(getattr(one, name) for one in parts) for name in names}

@@ -1,0 +1,118 @@
+"""Write docs/conditions.md and docs/conditions.svg: under which conditions overlap pays, measured on two cores.
+
+    python tools/conditions.py --write             runs everything (needs root, PyTorch and Linux) and replaces both files
+    python tools/conditions.py --keep FILE         also keeps what was measured, as JSON
+    python tools/conditions.py --from FILE         makes the page of what was kept, and runs nothing
+
+Baseline and policy run in turns in one launch. Those whose steps spread by more than 10 % are run again, at most twice, and
+counted. It measures, and decides nothing: what came out is what the page says. What is run is in tools/conditions_cases.py, the
+page in tools/conditions_page.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+
+import conditions_page  # noqa: E402  # found by the line above
+from conditions_cases import CASES, Case, Row, row  # noqa: E402
+
+from underlap.flows import run as flow  # noqa: E402
+from underlap.trial import Trial  # noqa: E402
+
+PAGE, FIGURE = ROOT / "docs" / "conditions.md", ROOT / "docs" / "conditions.svg"
+MOST_SPREAD = 0.1
+ATTEMPTS = 3
+STOPPED_S, RUNNING_S = 0.01, 0.03
+"""How the slowed rank is slowed: stopped for so long, running for so long, and so on."""
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="The conditions of overlap, measured.")
+    parser.add_argument("--write", action="store_true", help="replace the page and its figure")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep what was measured, as JSON; what is there is added to")
+    parser.add_argument("--from", type=Path, dest="kept", metavar="FILE", help="run nothing, take what was kept")
+    parser.add_argument("--only", metavar="NAMES", help="of the cases, these")
+    arguments = parser.parse_args()
+    if arguments.kept is not None:
+        rows = _in_order({one.name: one for one in msgspec.json.decode(arguments.kept.read_bytes(), type=list[Row])})
+    else:
+        asked = [case for case in CASES if arguments.only is None or case.name in arguments.only.split(",")]
+        rows = measured(asked, arguments.keep)
+    text, figure = conditions_page.page(rows)
+    if arguments.write:
+        PAGE.write_text(text, encoding="utf-8")
+        FIGURE.write_text(figure, encoding="utf-8")
+        print(f"Wrote {PAGE}\nWrote {FIGURE}")
+    else:
+        sys.stdout.write(text)
+
+
+def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
+    """All of them, one launch for each kind of link, those that spread too far again; with what was kept before."""
+    found: dict[str, Row] = {}
+    if keep is not None and keep.exists():
+        found = {one.name: one for one in msgspec.json.decode(keep.read_bytes(), type=list[Row])}
+    left = list(cases)
+    for attempt in range(1, ATTEMPTS + 1):
+        for launch in dict.fromkeys(case.launch for case in left):
+            begin = time.monotonic()
+            together = [case for case in left if case.launch == launch]
+            for case, trial in zip(together, _launched(together), strict=True):
+                found[case.name] = row(case, trial, attempt)
+            if keep is not None:
+                keep.write_bytes(msgspec.json.encode(list(found.values())))
+            sys.stderr.write(f"conditions: {launch}: {len(together)} comparisons in {time.monotonic() - begin:.0f} s\n")
+        left = [case for case in left if found[case.name].spread > MOST_SPREAD]
+    return _in_order(found)
+
+
+def _in_order(found: dict[str, Row]) -> list[Row]:
+    return [found[case.name] for case in CASES if case.name in found]
+
+
+def _launched(cases: Sequence[Case]) -> list[Trial]:
+    asked = [case.asked() for case in cases]
+    if not cases[0].slowed:
+        return flow.run_each(asked)
+    done = threading.Event()
+    slowing: list[threading.Thread] = []
+
+    def start(processes: list[int]) -> None:
+        slowing.append(threading.Thread(target=_slow, args=(processes[1], done), daemon=True))
+        slowing[0].start()
+
+    try:
+        return flow.run_each(asked, on_start=start)
+    finally:
+        done.set()
+
+
+def _slow(process: int, done: threading.Event) -> None:
+    """Stop it and let it go on, again and again."""
+    import os
+
+    # Before the ranks, so that it is on time.
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(30))
+    while not done.wait(RUNNING_S):
+        try:
+            os.kill(process, signal.SIGSTOP)
+            time.sleep(STOPPED_S)
+            os.kill(process, signal.SIGCONT)
+        except ProcessLookupError:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,378 @@
+"""The comparisons of docs/conditions.md: models and workloads, and what each comparison came to."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+import msgspec
+
+from underlap import inputs
+from underlap.flows.run import Asked
+from underlap.model import Model
+from underlap.run.comparing import SAME
+from underlap.run.fabric_spec import fabric_spec
+from underlap.run.priority import Priority
+from underlap.trial import Trial, Variant
+
+REPETITIONS = 7
+CORNER = (0.8, 1.25)
+HIDDEN = 0.75
+"""Of the shorter of compute and communication: as much of it has to leave the step to call it hidden."""
+HEAD = 64
+DENSE = "train,gbs={0},mbs={0},seq=128,precision=fp32"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One comparison of a policy with the baseline that overlaps nothing."""
+
+    name: str
+    section: str
+    """Of the page: map, training, axes, size, contention, headroom, planted."""
+    width: int
+    intermediate: int
+    layers: int
+    workload: str
+    layout: str = "tp=2"
+    policy: str = "tp=split_batch"
+    links: str = "500mbit"
+    priority: Priority = "communication"
+    experts: tuple[int, int] | None = None
+    """(number, width of each)."""
+    slowed: bool = False
+    repetitions: int = REPETITIONS
+
+    @property
+    def launch(self) -> str:
+        """Those that have it in common run in one launch."""
+        return f"{self.links}{', rank 1 slowed' if self.slowed else ''}"
+
+    @property
+    def model(self) -> Model:
+        """A dense model, or one with experts in every layer."""
+        base = inputs.model("tiny-moe" if self.experts else "tiny-dense")
+        found = msgspec.structs.replace(
+            base,
+            name=self.name,
+            hidden=self.width,
+            layers=self.layers,
+            heads=self.width // HEAD,
+            kv_heads=self.width // HEAD,
+            head_dim=HEAD,
+            intermediate=self.intermediate,
+            vocab=256,
+        )
+        if self.experts is None:
+            return found
+        count, width = self.experts
+        assert base.experts is not None
+        experts = msgspec.structs.replace(base.experts, count=count, top_k=1, intermediate=width, shared=0, dense_layers=0)
+        return msgspec.structs.replace(found, experts=experts)
+
+    def asked(self) -> Asked:
+        """For flows.run."""
+        return Asked(
+            model=self.model,
+            layout=inputs.layout(self.layout),
+            workload=inputs.workload(self.workload),
+            policy=inputs.policy(self.policy),
+            compared=True,
+            repetitions=self.repetitions,
+            fabric=fabric_spec(self.links),
+            priority=self.priority,
+        )
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out. Times in ms: medians over repetitions, means over ranks; steps of the slowest rank."""
+
+    name: str
+    section: str
+    links: str
+    priority: str
+    slowed: bool
+    layout: str
+    policy: str
+    workload: str
+    shape: str
+    compute: float
+    """Of the baseline, which computes and communicates in turns."""
+    communication: float
+    """Of the baseline."""
+    library: float
+    """CPU time of the threads of gloo in the baseline's step: it is taken from the core that computes."""
+    base: float
+    step: float
+    """With the policy."""
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    outcome: str | None
+    word: str | None
+    base_hidden: float
+    hidden: float
+    sent: float
+    """Communication with the policy."""
+    bytes_equal: bool
+    wire: tuple[float, float]
+    """On the wire over planned, of baseline and policy."""
+    spread: float
+    """Of the steps: the middle half over the median, the larger of both."""
+    attempts: int
+    causes: tuple[list[tuple[str, float]], list[tuple[str, float]]]
+    """Of exposed time, largest first, ms per step and rank; of baseline and policy."""
+    late: tuple[str | None, str | None]
+    promises: tuple[dict[str, tuple[float, float] | None], dict[str, tuple[float, float] | None]]
+    """By lever, ms per step."""
+
+    @property
+    def over(self) -> float:
+        """compute / communication."""
+        return self.compute / self.communication
+
+    @property
+    def bound(self) -> float:
+        """max(compute + what gloo takes of the core, communication): no overlap is shorter."""
+        return max(self.compute + self.library, self.communication)
+
+    @property
+    def above(self) -> float:
+        """The step with the policy over the bound, minus 1."""
+        return self.step / self.bound - 1
+
+    @property
+    def allowed(self) -> float:
+        """What it may be above the bound."""
+        return 0.12 if CORNER[0] <= self.over <= CORNER[1] else 0.08
+
+    @property
+    def left(self) -> float:
+        """Of the shorter of compute and communication: how much of it left the step."""
+        return (self.base - self.step) / min(self.compute, self.communication)
+
+    @property
+    def regime(self) -> str:
+        """By the established outcome; an interval that lies within 5 % of 1 is no difference, on whichever side."""
+        if abs(self.ratio_low - 1) <= SAME and abs(self.ratio_high - 1) <= SAME:
+            return "nothing"
+        if self.outcome == "gain":
+            return "hidden" if self.left >= HIDDEN else "partly"
+        return {"loss": "loss", "no difference": "nothing", None: "undecided"}[self.outcome]
+
+
+def row(case: Case, trial: Trial, attempt: int) -> Row:
+    """What a trial of a case came to."""
+    base, policy = trial.variants
+    ab = trial.ab
+    assert ab is not None
+    reports = (trial.baseline, trial.policy)
+    experts = f", {case.experts[0]} experts of {case.experts[1]}" if case.experts else f", ffn {case.intermediate}"
+    return Row(
+        name=case.name,
+        section=case.section,
+        links=case.links,
+        priority=case.priority,
+        slowed=case.slowed,
+        layout=case.layout,
+        policy=case.policy,
+        workload=case.workload,
+        shape=f"{case.layers} layers of {case.width}{experts}",
+        compute=_median(base, "compute_ns"),
+        communication=_median(base, "communication_ns"),
+        library=_median(base, "library_cpu_ns"),
+        base=statistics.median(base.step_ns) / 1e6,
+        step=statistics.median(policy.step_ns) / 1e6,
+        ratio=ab.ratio,
+        ratio_low=ab.ratio_low,
+        ratio_high=ab.ratio_high,
+        outcome=ab.outcome,
+        word=ab.word,
+        base_hidden=_median(base, "hidden_ns"),
+        hidden=_median(policy, "hidden_ns"),
+        sent=_median(policy, "communication_ns"),
+        bytes_equal=ab.bytes_equal,
+        wire=(_wire(base), _wire(policy)),
+        spread=max(_spread(each.step_ns) for each in (base, policy)),
+        attempts=attempt,
+        causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
+        late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
+        promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
+    )
+
+
+def _median(variant: Variant, part: str) -> float:
+    return statistics.median(getattr(one, part) for one in variant.parts) / 1e6
+
+
+def _wire(variant: Variant) -> float:
+    assert variant.wire is not None
+    assert variant.wire.ratio is not None
+    return variant.wire.ratio
+
+
+def _spread(steps: list[int]) -> float:
+    low, middle, high = statistics.quantiles(steps, n=4, method="inclusive")
+    return (high - low) / middle
+
+
+def _promises(report: object) -> dict[str, tuple[float, float] | None]:
+    levers = [*report.levers, report.if_independent, report.if_nothing_sent]  # type: ignore[attr-defined]  # a Report
+    return {
+        one.lever: None if one.at_least_ns is None or one.at_most_ns is None else (one.at_least_ns / 1e6, one.at_most_ns / 1e6)
+        for one in levers
+        if one is not None
+    }
+
+
+def _map(name: str, shape: tuple[int, int], prompts: int, links: str = "500mbit", intermediate: int | None = None) -> Case:
+    """A prefill whose attention and whose feed-forward take about as long, so that each message has as much compute beside it."""
+    width, layers = shape
+    work = f"prefill,batch={prompts},seq=128,precision=fp32"
+    return Case(
+        name=name,
+        section="map",
+        width=width,
+        intermediate=intermediate or 3 * width // 2,
+        layers=layers,
+        workload=work,
+        links=links,
+    )
+
+
+def _train(name: str, shape: tuple[int, int, int], sequences: int) -> Case:
+    width, intermediate, layers = shape
+    work = DENSE.format(sequences)
+    return Case(name=name, section="training", width=width, intermediate=intermediate, layers=layers, workload=work)
+
+
+TRAIN = "train,gbs={0},mbs={1},seq=128,precision=fp32"
+MIDDLE = {"width": 256, "intermediate": 1536, "workload": DENSE.format(8)}
+"""Compute about as long as communication at 500 Mbit/s."""
+
+CASES = (
+    _map("map 0.1", (384, 4), 2, "100mbit"),
+    _map("map 0.2", (768, 4), 2, "100mbit"),
+    _map("map 0.4", (384, 6), 8),
+    _map("map 0.6", (640, 6), 4),
+    _map("map 0.65", (768, 6), 4),
+    _map("map 0.7", (896, 6), 4),
+    _map("map 0.9", (1152, 6), 4),
+    _map("map 1.1", (1408, 6), 4),
+    _map("map 1.4", (896, 6), 4, "1gbit"),
+    _map("map 2", (512, 6), 8, "2gbit"),
+    _map("map 3", (1152, 6), 4, "2gbit"),
+    _map("map 5", (2048, 3), 2, "2gbit"),
+    _map("map 10", (1152, 2), 4, "2gbit", 18432),
+    _train("train 0.4", (128, 128, 8), 16),
+    _train("train 0.7", (256, 768, 8), 8),
+    _train("train 0.9", (256, 1152, 8), 8),
+    _train("train 1.1", (256, 1536, 8), 8),
+    _train("train 1.4", (256, 2304, 8), 8),
+    Case(
+        name="ep all-to-all",
+        section="axes",
+        width=256,
+        intermediate=192,
+        layers=4,
+        workload=TRAIN.format(16, 8),
+        layout="dp=2,ep=2",
+        policy="ep=split_batch,dp=bucket:1MB",
+        experts=(4, 1536),
+    ),
+    Case(
+        name="dp bucket",
+        section="axes",
+        width=256,
+        intermediate=1024,
+        layers=3,
+        workload=TRAIN.format(32, 16),
+        layout="dp=2",
+        policy="dp=bucket:2MB",
+    ),
+    Case(
+        name="fsdp prefetch",
+        section="axes",
+        width=256,
+        intermediate=1024,
+        layers=3,
+        workload=TRAIN.format(32, 16),
+        layout="fsdp=2",
+        policy="fsdp=prefetch:1",
+    ),
+    Case(
+        name="ep prefill",
+        section="axes",
+        width=512,
+        intermediate=192,
+        layers=6,
+        workload="prefill,batch=16,seq=128,precision=fp32",
+        layout="dp=2,ep=2",
+        policy="ep=split_batch",
+        experts=(4, 1024),
+    ),
+    Case(
+        name="fsdp prefill",
+        section="axes",
+        width=256,
+        intermediate=1024,
+        layers=8,
+        workload="prefill,batch=32,seq=128,precision=fp32",
+        layout="fsdp=2",
+        policy="fsdp=prefetch:1",
+    ),
+    Case(
+        name="small batch",
+        section="size",
+        width=256,
+        intermediate=1536,
+        layers=8,
+        workload=DENSE.format(2).replace("128", "16"),
+        repetitions=21,
+    ),
+    Case(name="compute first", section="headroom", layers=4, priority="compute", **MIDDLE),
+    Case(name="even links", section="planted", layers=4, **MIDDLE),
+    Case(
+        name="unshaped",
+        repetitions=15,
+        section="contention",
+        width=256,
+        intermediate=256,
+        layers=4,
+        workload=DENSE.format(16),
+        links="unshaped",
+    ),
+    Case(
+        name="unshaped narrow",
+        repetitions=15,
+        section="contention",
+        width=128,
+        intermediate=192,
+        layers=6,
+        workload="prefill,batch=32,seq=128,precision=fp32",
+        links="unshaped",
+    ),
+    Case(
+        name="unshaped large",
+        repetitions=15,
+        section="contention",
+        width=256,
+        intermediate=256,
+        layers=2,
+        workload="prefill,batch=128,seq=128,precision=fp32",
+        links="unshaped",
+    ),
+    Case(
+        name="unshaped equal",
+        repetitions=15,
+        section="contention",
+        width=256,
+        intermediate=256,
+        layers=4,
+        workload=DENSE.format(16),
+        links="unshaped",
+        priority="equal",
+    ),
+    Case(name="slow link", section="planted", layers=4, links="500mbit,rank1=250mbit", **MIDDLE),
+    Case(name="slowed rank", section="planted", layers=4, slowed=True, **MIDDLE),
+)

@@ -1,0 +1,196 @@
+"""Real runs over a shaped link, predicted beside measured: measure them, or print their section of docs/accuracy.md.
+
+    python tools/run_accuracy.py --measure      runs the plans (needs root and PyTorch, about two minutes), replaces
+  run_accuracy.json python tools/run_accuracy.py                prints the section from run_accuracy.json
+
+The cluster file was made by `underlap calibrate` and committed before any of this was measured. None of these layouts with these
+sizes, and none of the passes, was run for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from conditions_cases import DENSE, TRAIN, Case
+
+from underlap import inputs
+from underlap.cluster import Cluster
+from underlap.flows import foretell
+from underlap.flows import run as flow
+from underlap.trial import Foretold, Outcome, Trial
+
+CLUSTER = Path(__file__).parents[1] / "examples" / "clusters" / "two-cores-500mbit.yaml"
+DATA = Path(__file__).with_name("run_accuracy.json")
+STEP, COMMUNICATION, ALL_TO_ALL = 0.1, 0.1, 0.2
+"""What the errors are held to."""
+
+
+def _case(
+    name: str, shape: tuple[int, int, int], workload: str, layout: str, policy: str, experts: tuple[int, int] | None
+) -> Case:
+    width, intermediate, layers = shape
+    return Case(
+        name=name,
+        section="held out",
+        width=width,
+        intermediate=intermediate,
+        layers=layers,
+        workload=workload,
+        layout=layout,
+        policy=policy,
+        experts=experts,
+    )
+
+
+CASES = (
+    _case("tp", (256, 1280, 4), DENSE.format(8), "tp=2", "tp=split_batch", None),
+    _case("tp, wide", (512, 3072, 2), DENSE.format(4), "tp=2", "tp=split_batch", None),
+    _case("tp, little compute", (128, 256, 4), DENSE.format(16), "tp=2", "tp=split_batch", None),
+    _case("tp with sp", (256, 1280, 3), DENSE.format(8), "tp=2,sp", "tp=split_batch", None),
+    _case("tp, prefill", (512, 2048, 4), "prefill,batch=8,seq=128,precision=fp32", "tp=2", "tp=split_batch", None),
+    _case("tp, small batch", (256, 1536, 6), DENSE.format(2).replace("128", "16"), "tp=2", "tp=split_batch", None),
+    _case("dp", (256, 1024, 3), TRAIN.format(32, 16), "dp=2", "dp=bucket:2MB", None),
+    _case("fsdp", (256, 1024, 3), TRAIN.format(32, 16), "fsdp=2", "fsdp=prefetch:1", None),
+    _case("ep", (256, 192, 4), TRAIN.format(16, 8), "dp=2,ep=2", "ep=split_batch,dp=bucket:1MB", (4, 1280)),
+)
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What one launch had to say of one case."""
+
+    name: str
+    layout: str
+    workload: str
+    policy: str
+    shape: str
+    outcome: Outcome | None
+    foretold: Foretold
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Real runs, predicted beside measured.")
+    parser.add_argument("--measure", action="store_true", help=f"run them and replace {DATA.name}")
+    parser.add_argument("--predict", action="store_true", help=f"predict again what was measured, and replace {DATA.name}")
+    arguments = parser.parse_args()
+    if not arguments.measure and not arguments.predict:
+        print("\n".join(section()))
+        return
+    cluster = inputs.cluster(str(CLUSTER))
+    if arguments.measure:
+        trials = flow.run_each([_asked(case, cluster) for case in CASES])
+        rows = [_held(case, trial) for case, trial in zip(CASES, trials, strict=True)]
+    else:
+        rows = [predicted_again(case, row, cluster) for case, row in zip(CASES, kept(), strict=True)]
+    DATA.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+    print(f"Wrote {DATA}")
+
+
+def kept() -> list[Held]:
+    """What was measured, with the predictions of then."""
+    return msgspec.json.decode(DATA.read_bytes(), type=list[Held])
+
+
+def predicted_again(case: Case, row: Held, cluster: Cluster) -> Held:
+    """The same measurement, beside what the simulator says now."""
+    asked = case.asked()
+    found = [foretell.predict(plan, flow.scenario(asked, cluster)) for plan in flow.plans(asked)]
+    variants = [foretell.beside_again(one, prediction) for one, prediction in zip(row.foretold.variants, found, strict=True)]
+    ab = row.foretold.ab
+    assert ab is not None
+    ratio = found[-1].step_ns / found[0].step_ns
+    again = msgspec.structs.replace(ab, predicted_ratio=ratio, sign_agrees=foretell.agrees(row.outcome, ratio))
+    told = msgspec.structs.replace(row.foretold, variants=variants, ab=again)
+    return msgspec.structs.replace(row, foretold=told)
+
+
+def _asked(case: Case, cluster: Cluster) -> flow.Asked:
+    return dataclasses.replace(case.asked(), predict=cluster)
+
+
+def _held(case: Case, trial: Trial) -> Held:
+    assert trial.prediction is not None
+    assert trial.ab is not None
+    variants = [msgspec.structs.replace(one, operations=[]) for one in trial.prediction.variants]
+    experts = f", {case.experts[0]} experts of {case.experts[1]}" if case.experts else f", ffn {case.intermediate}"
+    return Held(
+        name=case.name,
+        layout=case.layout,
+        workload=case.workload,
+        policy=case.policy,
+        shape=f"{case.layers} layers of {case.width}{experts}",
+        outcome=trial.ab.outcome,
+        foretold=msgspec.structs.replace(trial.prediction, variants=variants),
+    )
+
+
+HEAD = f"""\
+## Real runs over a shaped link
+
+Plans that `underlap run --ab --predict` ran on two cores over links of 500 Mbit/s, with gloo's threads above the one that
+computes. The cluster file ({CLUSTER.relative_to(Path(__file__).parents[1])}) is what `underlap calibrate` measured on the same
+machine, committed before these runs; it timed shapes and transfers alone, and ran no plan with a pass. Each row is one plan,
+baseline or policy. step: of the slowest rank, ms; spread: what holds the measured median with 95 %, over it. Held to: steps and
+communication within 10 %, where all-to-alls are in it 20 %, and every established sign right.
+
+| case | plan | step, simulated | measured | error % | spread % | communication, simulated | measured | error % | spread % |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def section() -> list[str]:
+    """The Markdown, line by line."""
+    rows = kept()
+    lines = [*HEAD.splitlines()]
+    for one in rows:
+        for variant in one.foretold.variants:
+            cells = [one.name, variant.name if variant.name == "baseline" else one.policy]
+            for beside in (variant.step, variant.communication):
+                spread = (beside.high_ns - beside.low_ns) / beside.measured_ns
+                cells += [f"{beside.predicted_ns / 1e6:.1f}", f"{beside.measured_ns / 1e6:.1f}"]
+                cells += ["?" if beside.error is None else f"{100 * beside.error:+.1f}", f"{100 * spread:.1f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| case | policy / baseline, simulated | measured | established | sign |", "|---|---|---|---|---|"]
+    for one in rows:
+        ab = one.foretold.ab
+        assert ab is not None
+        said = {True: "right", False: "WRONG", None: "none established"}[ab.sign_agrees]
+        measured = f"{ab.measured_ratio:.3f} ({ab.ratio_low:.3f} to {ab.ratio_high:.3f})"
+        lines.append(f"| {one.name} | {ab.predicted_ratio:.3f} | {measured} | {one.outcome or '-'} | {said} |")
+    return [
+        *lines,
+        "",
+        _said(rows),
+        "",
+        *(f"* {one.name}: {one.shape}; {one.layout}; {one.workload}; {one.policy}" for one in rows),
+    ]
+
+
+def _said(rows: list[Held]) -> str:
+    plans = [(one, variant) for one in rows for variant in one.foretold.variants]
+    overlapped = [variant for _, variant in plans if variant.name != "baseline"]
+    steps = sum(abs(variant.step.error or 0) <= STEP for variant in overlapped)
+    alone = sum(abs(variant.step.error or 0) <= STEP for _, variant in plans) - steps
+    held = sum(
+        abs(variant.communication.error or 0)
+        <= (ALL_TO_ALL if any(family.collective == "all_to_all" for family in variant.families) else COMMUNICATION)
+        for _, variant in plans
+    )
+    signs = [
+        one.foretold.ab.sign_agrees for one in rows if one.foretold.ab is not None and one.foretold.ab.sign_agrees is not None
+    ]
+    return (
+        f"Within what they are held to: {steps} of {len(overlapped)} overlapped steps, {alone} of {len(plans) - len(overlapped)} "
+        f"baseline "
+        f"steps, communication of {held} of {len(plans)} plans; {sum(signs)} of {len(signs)} established signs are right."
+    )
+
+
+if __name__ == "__main__":
+    main()
