@@ -18,6 +18,7 @@ def screen(wire: WireBytes | None, **options: Any) -> list[str]:
         step_ns=[2_000_000, 1_000_000, 3_000_000],
         host_issue_share=0.05,
         bytes_by_axis=[RunBytes(group="tp", collective="all_reduce", planned_bytes=1000, counted_bytes=1000)],
+        control=[],
         unmatched_keys=0,
         loss=None,
         refused=[],

@@ -16,8 +16,9 @@ import torch.distributed as dist
 from underlap.errors import RunError
 from underlap.plan import OpKind
 from underlap.run.engine import Engine
+from underlap.run.job import Job
 from underlap.run.session import Session
-from underlap.run.worker import Job, work
+from underlap.run.worker import work
 
 GOOD_STEPS = 4
 """Two to warm up and two measured ones; the next one ends in the middle."""

@@ -23,8 +23,8 @@ from underlap.cli import main  # noqa: E402
 from underlap.errors import RunError  # noqa: E402
 from underlap.flows import run as flow  # noqa: E402
 from underlap.planner import plan as planned  # noqa: E402
+from underlap.run.job import Job  # noqa: E402
 from underlap.run.launch import END_S, GRACE_S, Local, blamed, launch  # noqa: E402
-from underlap.run.worker import Job  # noqa: E402
 
 # ---- before anything starts
 

@@ -31,8 +31,8 @@ from underlap.trial import (
 )
 
 if TYPE_CHECKING:
+    from underlap.run.job import Seen
     from underlap.run.timing import RankTimes
-    from underlap.run.worker import Seen
 
 MOST_OPERATIONS = 20
 What = Literal["compute", "transfer"]

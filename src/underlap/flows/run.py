@@ -9,43 +9,36 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from underlap import inputs
 from underlap.cluster import Cluster
 from underlap.errors import MissingExtraError, OptionError
-from underlap.flows.analyze import analyze
-from underlap.flows.foretell import Prediction, foretold, predict
+from underlap.flows.foretell import Prediction, predict
 from underlap.flows.simulate import Scenario
+from underlap.flows.trials import trial_of
 from underlap.layout import Layout, layout_text
 from underlap.ledger import ledger
 from underlap.model import Model
 from underlap.plan import Plan
 from underlap.planner import plan as planned
-from underlap.policy import Policy, policy_text
-from underlap.report import Report
+from underlap.policy import Policy
 from underlap.run import comparing
 from underlap.run.fabric import INTERFACE, Fabric, fabric, missing
-from underlap.run.fabric_spec import FabricSpec, fabric_spec, fabric_text
+from underlap.run.fabric_spec import FabricSpec, fabric_spec
+from underlap.run.job import Job
 from underlap.run.priority import Priority, check_priority
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
-from underlap.trial import Comparison, ControlBytes, RunBytes, StepParts, Trial, Variant, WireBytes
-from underlap.workload import Decode, Prefill, Train, Workload, check_workload, micro_batch_size, workload_text
+from underlap.trial import Trial
+from underlap.workload import Decode, Prefill, Workload, check_workload, micro_batch_size
 
 if TYPE_CHECKING:
     from underlap.run.launch import Local
-    from underlap.run.timing import Account
-    from underlap.run.worker import Job, Outcome, Seen
 
-HOST_LIMIT = 0.1
-"""Above this share of host work in the step a comparison measures the host."""
 PROMPT_TOKENS = 4096
 """Of a micro-batch of the prompts that a decode starts from: scores of attention, which are written, take memory."""
 BASELINE, POLICY = "baseline", "policy"
@@ -110,7 +103,7 @@ def asked(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Planned:
+class Planned:
     """A plan under a name, with what was refused of its policy."""
 
     name: str
@@ -164,7 +157,7 @@ def _network(what: Asked) -> contextlib.AbstractContextManager[Fabric | None]:
     return fabric(what.fabric, what.layout.world) if what.fabric is not None else contextlib.nullcontext()
 
 
-def _foretold_plans(what: Asked) -> list[_Planned]:
+def _foretold_plans(what: Asked) -> list[Planned]:
     """The plans, and what is predicted of them. Before anything is started: what does not fit is known in no time."""
     plans = _plans(what)
     _check_network(what, plans)
@@ -176,20 +169,20 @@ def _foretold_plans(what: Asked) -> list[_Planned]:
     return [dataclasses.replace(each, prediction=predict(each.plan, asked_of)) for each in plans]
 
 
-def _plans(what: Asked) -> list[_Planned]:
+def _plans(what: Asked) -> list[Planned]:
     base = planned(what.model, what.layout, what.workload, domain=max(1, what.layout.world))
     check_runnable(what.model, what.layout, what.workload, base)
     applied = apply(base, what.policy)
     if applied.plan is not base:
         check_kept(base, applied.plan)
         check_runnable(what.model, what.layout, what.workload, applied.plan)
-    made = _Planned(POLICY if what.compared else BASELINE, what.policy, applied.plan, applied.refused)
+    made = Planned(POLICY if what.compared else BASELINE, what.policy, applied.plan, applied.refused)
     if not what.compared:
         return [made]
     if applied.plan is base:
         reasons = "; ".join(f"{one.axis}={one.name}: {one.reason}" for one in applied.refused)
         raise OptionError(f"ab: nothing to compare: {reasons or 'name a policy with --overlap'}")
-    return [_Planned(BASELINE, Policy(), base, ()), made]
+    return [Planned(BASELINE, Policy(), base, ()), made]
 
 
 def plans(what: Asked) -> list[Plan]:
@@ -223,7 +216,7 @@ def _check_ranks(what: Asked, world: int | None) -> None:
         )
 
 
-def _check_network(what: Asked, plans: list[_Planned]) -> None:
+def _check_network(what: Asked, plans: list[Planned]) -> None:
     """Raises OptionError where the links or the priority that are asked for cannot be had."""
     reason = missing() if what.fabric is not None else None
     if reason is not None:
@@ -232,7 +225,7 @@ def _check_network(what: Asked, plans: list[_Planned]) -> None:
     check_priority(what.priority, messages=messages)
 
 
-def _on_device(what: Asked, plans: list[_Planned]) -> Asked:
+def _on_device(what: Asked, plans: list[Planned]) -> Asked:
     """With the device decided. Raises OptionError where there are too few, or it cannot carry the plans out."""
     from underlap.run.backend import check_on_device, chosen
     from underlap.run.launch import local_ranks
@@ -282,9 +275,7 @@ def _prompt(what: Asked) -> tuple[Prefill, Plan] | None:
     return prefill, plan
 
 
-def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
-    from underlap.run.worker import Job
-
+def _job(what: Asked, plans: list[Planned], folder: Path) -> Job:
     return Job(
         plans=tuple((each.name, each.plan) for each in plans),
         model=what.model,
@@ -306,7 +297,7 @@ def _job(what: Asked, plans: list[_Planned], folder: Path) -> Job:
 
 
 def _launched(
-    several: Sequence[tuple[Asked, list[_Planned]]], made: Fabric | None, on_start: Callable[[list[int]], None] | None
+    several: Sequence[tuple[Asked, list[Planned]]], made: Fabric | None, on_start: Callable[[list[int]], None] | None
 ) -> list[Trial]:
     from underlap.run.launch import Local, launch
     from underlap.run.worker import work_each
@@ -319,12 +310,16 @@ def _launched(
         return [_trial(what, plans, job) for (what, plans), job in zip(several, jobs, strict=True)]
 
 
+def _trial(what: Asked, plans: list[Planned], job: Job) -> Trial:
+    return trial_of(what, plans, job, scenario(what, what.predict) if what.predict is not None else None)
+
+
 def _over(made: Fabric, how: Local) -> Local:
     """The same launch, over a fabric."""
     return dataclasses.replace(how, address=made.store_address, at_switch=made.at_switch, enter=made.enter)
 
 
-def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, int]) -> Trial | None:
+def _placed(what: Asked, plans: list[Planned], folder: Path, place: tuple[int, int]) -> Trial | None:
     from underlap.run.launch import joined
     from underlap.run.worker import work
 
@@ -337,111 +332,3 @@ def _placed(what: Asked, plans: list[_Planned], folder: Path, place: tuple[int, 
         made = _trial(what, plans, job) if rank == 0 else None
         session.leave()
         return made
-
-
-def _trial(what: Asked, plans: list[_Planned], job: Job) -> Trial:
-    from underlap.run.worker import Outcome
-
-    outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
-    job.outcome.unlink()
-    variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
-    reports = [analyze(job.folder / each.name) for each in plans]
-    ab = _comparison(what, variants, reports, outcome) if what.compared else None
-    predictions = [each.prediction for each in plans if each.prediction is not None]
-    told = foretold(scenario(what, what.predict), predictions, outcome.seen, ab) if what.predict is not None else None
-    notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
-    return Trial(
-        model=what.model.name,
-        layout=layout_text(what.layout),
-        workload=workload_text(what.workload),
-        ranks=what.layout.world,
-        library="nccl" if what.device == "cuda" else "gloo",
-        variants=variants,
-        baseline=reports[0],
-        policy=reports[1] if what.compared else None,
-        ab=ab,
-        notes=notes,
-        fabric=fabric_text(what.fabric) if what.fabric is not None else None,
-        priority=what.priority,
-        prediction=told,
-    )
-
-
-def _variant(made: _Planned, seen: Seen, barrier_bytes: int) -> Variant:
-    counted = {(group, collective): size for group, collective, size in seen.counted}
-    entries = ledger(made.plan)
-    rows = [
-        RunBytes(
-            group=entry.group,
-            collective=entry.collective,
-            planned_bytes=round(entry.payload_bytes),
-            counted_bytes=counted.pop((entry.group, entry.collective), 0),
-        )
-        for entry in entries
-    ]
-    planned = round(sum(entry.sent_bytes for entry in entries))
-    rows += [RunBytes(group=g, collective=c, planned_bytes=0, counted_bytes=size) for (g, c), size in counted.items()]
-    return Variant(
-        name=made.name,
-        policy=policy_text(made.policy) or "none",
-        step_ns=seen.step_ns,
-        host_issue_share=seen.host_issue_share,
-        bytes_by_axis=rows,
-        control=[ControlBytes(group=g, collective=c, what=what, counted_bytes=size) for g, c, what, size in seen.control],
-        unmatched_keys=seen.unmatched_keys,
-        loss=seen.loss,
-        tokens=seen.tokens,
-        refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
-        wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
-        parts=[_parts(ranks) for ranks in zip(*(each.accounts for each in seen.times), strict=True)],
-    )
-
-
-def _parts(ranks: Sequence[Account]) -> StepParts:
-    """Of one repetition, mean over ranks."""
-    return StepParts(
-        **{name: round(statistics.fmean(getattr(each, name) for each in ranks)) for name in StepParts.__struct_fields__}
-    )
-
-
-def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:
-    return WireBytes(
-        planned_bytes=planned_bytes,
-        sent_bytes=seen.sent,
-        received_bytes=seen.received,
-        ratio=statistics.median(seen.sent) / planned_bytes if planned_bytes else None,
-        barrier_bytes=barrier_bytes,
-    )
-
-
-def _comparison(what: Asked, variants: list[Variant], reports: list[Report], outcome: Outcome) -> Comparison:
-    before, after = variants
-    ratio, low, high = comparing.interval(comparing.ratios(before.step_ns, after.step_ns))
-    found = comparing.outcome(low, high, len(after.step_ns))
-    sent = [sum(row.counted_bytes for row in each.bytes_by_axis) for each in variants]
-    hidden = tuple(report.summary.hidden.mean_ns if report.summary else 0 for report in reports)
-    share = max(each.host_issue_share for each in variants)
-    notes = []
-    if share > HOST_LIMIT:
-        whose = "GPUs wait for the host in" if what.device == "cuda" else "the host issues"
-        notes.append(
-            f"{whose} {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; use larger operations"
-        )
-    if found is None:
-        notes.append(f"no outcome: the ratio lies between {low:.3f} and {high:.3f}; repeat more often, or on a quieter machine")
-    return Comparison(
-        ratio=ratio,
-        ratio_low=low,
-        ratio_high=high,
-        outcome=found,
-        same_within=comparing.SAME,
-        word=comparing.word(found, bytes_removed=sent[1] < sent[0], hidden_before=hidden[0], hidden_after=hidden[1]),
-        bytes_equal=sent[0] == sent[1] and all(r.planned_bytes == r.counted_bytes for v in variants for r in v.bytes_by_axis),
-        bytes_by_axis=after.bytes_by_axis,
-        max_output_difference=outcome.output_difference,
-        max_gradient_difference=outcome.gradient_difference if isinstance(what.workload, Train) else None,
-        repetitions=len(after.step_ns),
-        host_issue_share=share,
-        hidden_ns=(hidden[0], hidden[1]),
-        notes=notes,
-    )

@@ -9,30 +9,27 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-from underlap.layout import Layout, layout_text
-from underlap.model import Model
-from underlap.plan import Plan
 from underlap.run import serving
 from underlap.run.backend import place
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, trains
+from underlap.run.job import Job, Outcome, Seen
 from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
-from underlap.run.priority import Priority, scheduled
+from underlap.run.priority import scheduled
 from underlap.run.recording import document, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.times import Record
-from underlap.run.timing import RankTimes, times
+from underlap.run.timing import times
 from underlap.run.weights import Parameters, Seeded
-from underlap.workload import Decode, Prefill, Workload, workload_text
+from underlap.workload import Decode
 
 WARM_UP = 2
 PROFILED = 6
@@ -40,84 +37,6 @@ PROFILED = 6
 
 RECORDED = 3
 """Steps in the record of a plain run: the last ones."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """What every rank is told."""
-
-    plans: tuple[tuple[str, Plan], ...]
-    """By name: baseline, and policy in a comparison."""
-    model: Model
-    layout: Layout
-    workload: Workload
-    repetitions: int
-    folder: Path
-    """Where records go: one folder per plan."""
-    outcome: Path
-    """Where rank 0 writes what all ranks saw."""
-    checkpoint: Path | None = None
-    prompt: tuple[Prefill, Plan] | None = None
-    """Decode: what fills the caches first."""
-    seed: int = 0
-    profile: bool = False
-    device: str = "cpu"
-    """cpu or cuda."""
-    graph: bool = False
-    """Steps are launched as one graph each."""
-    timed: bool = False
-    """Hand in how long each operation took in each repetition."""
-    quiet: bool = False
-    interface: str | None = None
-    """Whose bytes are counted around each measured step; None: no bytes are, as others use the interface too."""
-    priority: Priority = "default"
-
-    @property
-    def text(self) -> str:
-        """What has to be equal on all ranks, beside the plans."""
-        said = (
-            self.model,
-            layout_text(self.layout),
-            workload_text(self.workload),
-            self.seed,
-            self.repetitions,
-            self.profile,
-            self.device,
-            self.graph,
-            self.timed,
-        )
-        named = self.checkpoint.name if self.checkpoint else None
-        return repr((*said, named, [name for name, _ in self.plans], torch.__version__))
-
-
-class Seen(msgspec.Struct, kw_only=True):
-    """What one plan did, over all ranks."""
-
-    name: str
-    step_ns: list[int]
-    host_issue_share: float
-    counted: list[tuple[str, str, int]]
-    control: list[tuple[str, str, str, int]]
-    unmatched_keys: int
-    loss: float | None
-    tokens: list[int] | None
-    median: int
-    """The repetition of the median step time, which the records show in a comparison."""
-    times: list[RankTimes]
-    """By rank."""
-    sent: list[int]
-    received: list[int]
-    """Payload bytes through the interfaces of all ranks in each measured step. Empty where they are not counted."""
-
-
-class Outcome(msgspec.Struct, kw_only=True):
-    """What rank 0 hands in."""
-
-    seen: list[Seen]
-    barrier_bytes: int
-    """Payload that all ranks send in one barrier; subtracted from what is seen."""
-    output_difference: float
-    gradient_difference: float | None
 
 
 def work_each(session: Session, jobs: Sequence[Job]) -> None:

@@ -1,0 +1,136 @@
+"""From the records and what ranks handed in: the Trial of a run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from underlap.flows.analyze import analyze
+from underlap.flows.foretell import foretold
+from underlap.layout import layout_text
+from underlap.ledger import ledger
+from underlap.policy import policy_text
+from underlap.report import Report
+from underlap.run import comparing
+from underlap.run.fabric_spec import fabric_text
+from underlap.run.job import Job, Outcome, Seen
+from underlap.run.timing import Account
+from underlap.trial import Comparison, ControlBytes, RunBytes, StepParts, Trial, Variant, WireBytes
+from underlap.workload import Train, workload_text
+
+if TYPE_CHECKING:
+    from underlap.flows.run import Asked, Planned
+    from underlap.flows.simulate import Scenario
+
+HOST_LIMIT = 0.1
+"""Above this share of host work in the step a comparison measures the host."""
+
+
+def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | None) -> Trial:
+    """Read and removed: what rank 0 handed in. `scenario`: what the predictions of the plans are of."""
+    outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
+    job.outcome.unlink()
+    variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
+    reports = [analyze(job.folder / each.name) for each in plans]
+    ab = _comparison(what, variants, reports, outcome) if what.compared else None
+    predictions = [each.prediction for each in plans if each.prediction is not None]
+    told = foretold(scenario, predictions, outcome.seen, ab) if scenario is not None else None
+    notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
+    return Trial(
+        model=what.model.name,
+        layout=layout_text(what.layout),
+        workload=workload_text(what.workload),
+        ranks=what.layout.world,
+        library="nccl" if what.device == "cuda" else "gloo",
+        variants=variants,
+        baseline=reports[0],
+        policy=reports[1] if what.compared else None,
+        ab=ab,
+        notes=notes,
+        fabric=fabric_text(what.fabric) if what.fabric is not None else None,
+        priority=what.priority,
+        prediction=told,
+    )
+
+
+def _variant(made: Planned, seen: Seen, barrier_bytes: int) -> Variant:
+    counted = {(group, collective): size for group, collective, size in seen.counted}
+    entries = ledger(made.plan)
+    rows = [
+        RunBytes(
+            group=entry.group,
+            collective=entry.collective,
+            planned_bytes=round(entry.payload_bytes),
+            counted_bytes=counted.pop((entry.group, entry.collective), 0),
+        )
+        for entry in entries
+    ]
+    planned = round(sum(entry.sent_bytes for entry in entries))
+    rows += [RunBytes(group=g, collective=c, planned_bytes=0, counted_bytes=size) for (g, c), size in counted.items()]
+    return Variant(
+        name=made.name,
+        policy=policy_text(made.policy) or "none",
+        step_ns=seen.step_ns,
+        host_issue_share=seen.host_issue_share,
+        bytes_by_axis=rows,
+        control=[ControlBytes(group=g, collective=c, what=what, counted_bytes=size) for g, c, what, size in seen.control],
+        unmatched_keys=seen.unmatched_keys,
+        loss=seen.loss,
+        tokens=seen.tokens,
+        refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
+        wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
+        parts=[_parts(ranks) for ranks in zip(*(each.accounts for each in seen.times), strict=True)],
+    )
+
+
+def _parts(ranks: Sequence[Account]) -> StepParts:
+    """Of one repetition, mean over ranks."""
+    return StepParts(
+        **{name: round(statistics.fmean(getattr(each, name) for each in ranks)) for name in StepParts.__struct_fields__}
+    )
+
+
+def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:
+    return WireBytes(
+        planned_bytes=planned_bytes,
+        sent_bytes=seen.sent,
+        received_bytes=seen.received,
+        ratio=statistics.median(seen.sent) / planned_bytes if planned_bytes else None,
+        barrier_bytes=barrier_bytes,
+    )
+
+
+def _comparison(what: Asked, variants: list[Variant], reports: list[Report], outcome: Outcome) -> Comparison:
+    before, after = variants
+    ratio, low, high = comparing.interval(comparing.ratios(before.step_ns, after.step_ns))
+    found = comparing.outcome(low, high, len(after.step_ns))
+    sent = [sum(row.counted_bytes for row in each.bytes_by_axis) for each in variants]
+    hidden = tuple(report.summary.hidden.mean_ns if report.summary else 0 for report in reports)
+    share = max(each.host_issue_share for each in variants)
+    notes = []
+    if share > HOST_LIMIT:
+        whose = "GPUs wait for the host in" if what.device == "cuda" else "the host issues"
+        notes.append(
+            f"{whose} {100 * share:.0f} % of the step: the comparison measures the host, not the overlap; use larger operations"
+        )
+    if found is None:
+        notes.append(f"no outcome: the ratio lies between {low:.3f} and {high:.3f}; repeat more often, or on a quieter machine")
+    return Comparison(
+        ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
+        outcome=found,
+        same_within=comparing.SAME,
+        word=comparing.word(found, bytes_removed=sent[1] < sent[0], hidden_before=hidden[0], hidden_after=hidden[1]),
+        bytes_equal=sent[0] == sent[1] and all(r.planned_bytes == r.counted_bytes for v in variants for r in v.bytes_by_axis),
+        bytes_by_axis=after.bytes_by_axis,
+        max_output_difference=outcome.output_difference,
+        max_gradient_difference=outcome.gradient_difference if isinstance(what.workload, Train) else None,
+        repetitions=len(after.step_ns),
+        host_issue_share=share,
+        hidden_ns=(hidden[0], hidden[1]),
+        notes=notes,
+    )

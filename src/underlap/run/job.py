@@ -1,0 +1,94 @@
+"""What ranks are told for `underlap run`, and what they hand in. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from pathlib import Path
+
+import msgspec
+
+from underlap.layout import Layout, layout_text
+from underlap.model import Model
+from underlap.plan import Plan
+from underlap.run.priority import Priority
+from underlap.run.timing import RankTimes
+from underlap.workload import Prefill, Workload, workload_text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every rank is told."""
+
+    plans: tuple[tuple[str, Plan], ...]
+    """By name: baseline, and policy in a comparison."""
+    model: Model
+    layout: Layout
+    workload: Workload
+    repetitions: int
+    folder: Path
+    """Where records go: one folder per plan."""
+    outcome: Path
+    """Where rank 0 writes what all ranks saw."""
+    checkpoint: Path | None = None
+    prompt: tuple[Prefill, Plan] | None = None
+    """Decode: what fills the caches first."""
+    seed: int = 0
+    profile: bool = False
+    device: str = "cpu"
+    """cpu or cuda."""
+    graph: bool = False
+    """Steps are launched as one graph each."""
+    timed: bool = False
+    """Hand in how long each operation took in each repetition."""
+    quiet: bool = False
+    interface: str | None = None
+    """Whose bytes are counted around each measured step; None: no bytes are, as others use the interface too."""
+    priority: Priority = "default"
+
+    @property
+    def text(self) -> str:
+        """What has to be equal on all ranks, beside the plans."""
+        said = (
+            self.model,
+            layout_text(self.layout),
+            workload_text(self.workload),
+            self.seed,
+            self.repetitions,
+            self.profile,
+            self.device,
+            self.graph,
+            self.timed,
+        )
+        named = self.checkpoint.name if self.checkpoint else None
+        return repr((*said, named, [name for name, _ in self.plans], importlib.metadata.version("torch")))
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """What one plan did, over all ranks."""
+
+    name: str
+    step_ns: list[int]
+    host_issue_share: float
+    counted: list[tuple[str, str, int]]
+    control: list[tuple[str, str, str, int]]
+    unmatched_keys: int
+    loss: float | None
+    tokens: list[int] | None
+    median: int
+    """The repetition of the median step time, which the records show in a comparison."""
+    times: list[RankTimes]
+    """By rank."""
+    sent: list[int]
+    received: list[int]
+    """Payload bytes through the interfaces of all ranks in each measured step. Empty where they are not counted."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What rank 0 hands in."""
+
+    seen: list[Seen]
+    barrier_bytes: int
+    """Payload that all ranks send in one barrier; subtracted from what is seen."""
+    output_difference: float
+    gradient_difference: float | None
