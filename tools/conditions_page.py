@@ -29,6 +29,9 @@ with `underlap run --ab --fabric --priority` on two ranks.
   statistics that hold it with 95 %.
 * bound: max(compute + gloo, communication). above: how far the policy's step is above it. Expected: at most 8 %, 12 % at the
   corner (ratio 0.8 to 1.25), where the conditions hold.
+* link: what the bytes of a rank take at the rate of its link, headers included. In the baseline a link that was idle while ranks
+  computed lets 128 kB pass at once, which shortens its messages; where overlap keeps the link busy, nothing gathers. above with
+  link: how far the step is above max(compute + gloo, communication, link).
 * regime, by the established outcome: **hidden**, a gain, and {100 * HIDDEN:.0f} % or more of the shorter of compute and
   communication left the step; **partly**, a gain of less; **nothing**, all of the interval within 5 % of 1; **loss**. Undecided:
   the interval allows more than one.
@@ -109,8 +112,8 @@ def page(rows: Sequence[Row]) -> tuple[str, str]:
 # ---- tables
 
 COLUMNS = (
-    *("case", "links", "ratio", "compute", "communication", "gloo", "baseline", "policy", "policy / baseline", "regime", "bound"),
-    *("above %", "hides %", "wire", "spread %", "runs"),
+    *("case", "links", "ratio", "compute", "communication", "link", "gloo", "baseline", "policy", "policy / baseline", "regime"),
+    *("bound", "above %", "above with link %", "hides %", "wire", "spread %", "runs"),
 )
 
 
@@ -123,6 +126,7 @@ def _table(rows: Sequence[Row]) -> str:
             f"{one.over:.2f}",
             f"{one.compute:.0f}",
             f"{one.communication:.0f}",
+            "" if one.link is None else f"{one.link:.0f}",
             f"{one.library:.0f}",
             f"{one.base:.0f}",
             f"{one.step:.0f}",
@@ -130,6 +134,7 @@ def _table(rows: Sequence[Row]) -> str:
             one.regime,
             f"{one.bound:.0f}",
             f"{100 * one.above:+.1f}{' (more than expected)' if one.section in HOLDING and one.above > one.allowed else ''}",
+            f"{100 * one.above_link:+.1f}",
             f"{100 * one.base_hidden / one.communication:.0f}, {100 * one.hidden / one.sent:.0f}",
             f"{one.wire[1] / one.wire[0]:.4f}",
             f"{100 * one.spread:.1f}",
@@ -229,6 +234,7 @@ def _line(planted: Planted) -> str:
 def _summary(rows: Sequence[Row]) -> str:
     fitting = [one for one in rows if one.section in HOLDING]
     within = [one for one in fitting if one.above <= one.allowed]
+    of_link = [one for one in fitting if one.above_link <= one.allowed]
     regimes = Counter(one.regime for one in rows if one.section != "planted")
     listed = ", ".join(
         f"{name} {regimes[name]}" for name in ("hidden", "partly", "nothing", "loss", "undecided") if regimes[name]
@@ -238,9 +244,9 @@ def _summary(rows: Sequence[Row]) -> str:
     equal = sum(one.bytes_equal for one in rows)
     return f"""\
 Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which the conditions hold (the map, and
-other passes) end within what is expected above the bound. A baseline hides {100 * hides:.1f} % of its communication at most.
-Bytes handed in are equal with and without the policy in {equal} of {len(rows)}, and agree with the plan; {again} comparisons were
-run again.
+other passes) end within what is expected above the bound; {len(of_link)} where the bound knows the rate of the link. A baseline
+hides {100 * hides:.1f} % of its communication at most. Bytes handed in are equal with and without the policy in {equal} of
+{len(rows)}, and agree with the plan; {again} comparisons were run again.
 
 """
 

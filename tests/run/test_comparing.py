@@ -34,6 +34,8 @@ def test_the_interval_holds_the_true_median_as_often_as_it_says() -> None:
         (0.8, 0.99, 7, "gain"),
         (1.01, 1.2, 7, "loss"),
         (0.97, 1.03, 7, "no difference"),
+        (1.001, 1.007, 7, "no difference"),
+        (0.96, 0.98, 7, "no difference"),
         (0.8, 1.2, 7, None),
         (0.8, 0.9, 6, None),
     ],

@@ -42,11 +42,9 @@ def outcome(low: float, high: float, repetitions: int) -> Outcome | None:
     """What the interval establishes; None where it leaves it open."""
     if repetitions < LEAST_REPETITIONS:
         return None
-    if high < 1:
-        return "gain"
-    if low > 1:
-        return "loss"
-    return "no difference" if low >= 1 - SAME and high <= 1 + SAME else None
+    if low >= 1 - SAME and high <= 1 + SAME:
+        return "no difference"
+    return "gain" if high < 1 else "loss" if low > 1 else None
 
 
 def word(found: Outcome | None, *, bytes_removed: bool, hidden_before: int, hidden_after: int) -> Word | None:
