@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch.distributed as dist
@@ -43,9 +43,9 @@ def _sent(number: signal.Signals, folder: Path) -> None:
     time.sleep(600)
 
 
-def killed(session: Session, job: Job) -> None:
-    """As `work`, but rank 1 is killed in the middle of a collective."""
-    _work(session, job, signal.SIGKILL)
+def killed(session: Session, jobs: Sequence[Job]) -> None:
+    """As `work_each`, but rank 1 is killed in the middle of a collective."""
+    _work(session, jobs, signal.SIGKILL)
 
 
 def killed_here(session: Session, job: Job) -> None:
@@ -54,19 +54,20 @@ def killed_here(session: Session, job: Job) -> None:
     work(session, job)
 
 
-def stopped(session: Session, job: Job) -> None:
-    """As `work`, but rank 1 stops answering in the middle of a collective."""
-    _work(session, job, signal.SIGSTOP)
+def stopped(session: Session, jobs: Sequence[Job]) -> None:
+    """As `work_each`, but rank 1 stops answering in the middle of a collective."""
+    _work(session, jobs, signal.SIGSTOP)
 
 
-def aborted(session: Session, job: Job) -> None:
-    """As `work`, but rank 1 ends as C++ does: with a last word and SIGABRT."""
+def aborted(session: Session, jobs: Sequence[Job]) -> None:
+    """As `work_each`, but rank 1 ends as C++ does: with a last word and SIGABRT."""
     if session.rank == 1:
         os.write(2, b"terminate called after a test asked for it\n")
-    _work(session, job, signal.SIGABRT)
+    _work(session, jobs, signal.SIGABRT)
 
 
-def _work(session: Session, job: Job, number: signal.Signals) -> None:
+def _work(session: Session, jobs: Sequence[Job], number: signal.Signals) -> None:
+    (job,) = jobs
     (job.folder / f"pid{session.rank}").write_text(str(os.getpid()))
     if session.rank == 1:
         _at_a_collective(lambda: _sent(number, job.folder))

@@ -136,7 +136,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
 
 def broken(entry: object, folder: Path, timeout_s: int, monkeypatch: pytest.MonkeyPatch) -> Result:
     """`underlap run` whose rank 1 does something else; all processes are gone, and in time."""
-    monkeypatch.setattr("underlap.run.worker.work", entry)
+    monkeypatch.setattr("underlap.run.worker.work_each", entry)
     options = ["--repetitions", "9", "--timeout", str(timeout_s), "--record", str(folder)]
     result = CliRunner().invoke(main, [*TWO, *options])
     ended = time.time()
