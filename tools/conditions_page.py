@@ -170,15 +170,36 @@ class Planted(NamedTuple):
         promise = self.row.promises[self.which].get(self.lever)
         return None if promise is None or self.change <= 0 else abs(promise[1] / self.change - 1) <= TOLERANCE
 
+    @property
+    def inside(self) -> bool | None:
+        """Whether the change lies within the promise, give or take 15 %."""
+        promise = self.row.promises[self.which].get(self.lever)
+        if promise is None or self.change <= 0:
+            return None
+        return promise[0] * (1 - TOLERANCE) <= self.change <= promise[1] * (1 + TOLERANCE)
+
 
 def _planted(rows: dict[str, Row]) -> str:
-    head = ("cause", "analyzed", "named first", "right", "lever", "promised", "measured change", "off %", "within 15 %")
+    head = (
+        "cause",
+        "analyzed",
+        "named first",
+        "right",
+        "lever",
+        "promised",
+        "measured change",
+        "off %",
+        "within 15 %",
+        "in range",
+    )
     found = _changes(rows)
     lines = [f"| {' | '.join(head)} |\n", "|---" * len(head) + "|\n", *map(_line, found)]
     named, kept = sum(one.right for one in found), sum(one.kept is True for one in found)
+    inside = sum(one.inside is True for one in found)
     return f"""\
 {"".join(lines)}
-Named first in {named} of {len(found)}; the high end of the promise within {100 * TOLERANCE:.0f} % of the change in {kept}.
+Named first in {named} of {len(found)}; the high end of the promise within {100 * TOLERANCE:.0f} % of the change in {kept}; the
+change in the range of the promise (give or take as much) in {inside}. A promise whose low end is 0 says at most so much.
 What a policy leaves exposed (the ends, and what is too short) is in a promise and not in the change. A baseline whose rank is
 slowed or whose link is slow is dependent as well, and that is most of it.
 """
@@ -225,7 +246,7 @@ def _line(planted: Planted) -> str:
     said = {True: "yes", False: "no", None: "-"}
     record = ("baseline", "policy")[planted.which]
     cells = (planted.what, record, named, said[planted.right], planted.lever, promised, f"{planted.change:.0f}", off)
-    return f"| {' | '.join(cells)} | {said[planted.kept]} |\n"
+    return f"| {' | '.join(cells)} | {said[planted.kept]} | {said[planted.inside]} |\n"
 
 
 # ---- words

@@ -59,6 +59,8 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
 
     compute_ns: int
     communication_ns: int
+    transfer_ns: int | None
+    """Of communication, what follows the arrival of the last rank: without waiting. Null where ranks have no common clock."""
     hidden_ns: int
     exposed_ns: int
     library_cpu_ns: int
@@ -170,8 +172,10 @@ class VariantBeside(msgspec.Struct, frozen=True, kw_only=True):
     step: Beside
     """Of the slowest rank, as in `Variant.step_ns`."""
     compute: Beside
-    """This and the next three: unions in a step as in a Report, mean per rank."""
+    """This and the next four: unions in a step as in a Report, mean per rank."""
     communication: Beside
+    transfer: Beside | None
+    """Of it, without waiting for a late rank: a simulation has no ranks that are late by chance. Null without a common clock."""
     hidden: Beside
     exposed: Beside
     families: list[FamilyBeside]

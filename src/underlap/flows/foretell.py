@@ -136,6 +136,7 @@ def beside_again(one: VariantBeside, now: Prediction) -> VariantBeside:
         step=_again(one.step, now.step_ns),
         compute=_again(one.compute, summary.compute.mean_ns),
         communication=_again(one.communication, summary.communication.mean_ns),
+        transfer=None if one.transfer is None else _again(one.transfer, _without_waiting(now)),
         hidden=_again(one.hidden, summary.hidden.mean_ns),
         exposed=_again(one.exposed, summary.exposed.mean_ns),
         families=[
@@ -163,11 +164,23 @@ def _variant(one: Prediction, seen: Seen) -> VariantBeside:
         step=_beside(one.step_ns, seen.step_ns),
         compute=_beside(summary.compute.mean_ns, _means(seen.times, lambda each: each.compute_ns)),
         communication=_beside(summary.communication.mean_ns, _means(seen.times, lambda each: each.communication_ns)),
+        transfer=_transfer(one, seen.times),
         hidden=_beside(summary.hidden.mean_ns, _means(seen.times, lambda each: each.hidden_ns)),
         exposed=_beside(summary.exposed.mean_ns, _means(seen.times, lambda each: each.exposed_ns)),
         families=_families(one, lasted),
         operations=_operations(one, lasted)[:MOST_OPERATIONS],
     )
+
+
+def _transfer(one: Prediction, times: Sequence[RankTimes]) -> Beside | None:
+    if any(account.transfer_ns is None for each in times for account in each.accounts):
+        return None
+    return _beside(_without_waiting(one), _means(times, lambda each: each.transfer_ns or 0))
+
+
+def _without_waiting(one: Prediction) -> float:
+    """Mean over ranks of the communication of which no part waits for a rank that the plan lets come later."""
+    return statistics.fmean(rank.communication_ns - (rank.wait_ns or 0) for rank in one.report.ranks)
 
 
 def _beside(predicted_ns: float, measured_ns: Sequence[float]) -> Beside:

@@ -88,9 +88,12 @@ def _variant(made: Planned, seen: Seen, barrier_bytes: int) -> Variant:
 
 def _parts(ranks: Sequence[Account]) -> StepParts:
     """Of one repetition, mean over ranks."""
-    return StepParts(
-        **{name: round(statistics.fmean(getattr(each, name) for each in ranks)) for name in StepParts.__struct_fields__}
-    )
+
+    def mean(part: str) -> int | None:
+        values = [getattr(each, part) for each in ranks]
+        return None if None in values else round(statistics.fmean(values))
+
+    return StepParts(**{name: mean(name) for name in StepParts.__struct_fields__})  # type: ignore[arg-type]  # only transfer_ns
 
 
 def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:

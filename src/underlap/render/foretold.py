@@ -54,6 +54,8 @@ def _parts(variant: VariantBeside) -> Iterable[tuple[str, Beside]]:
     yield "step, slowest rank", variant.step
     yield "compute", variant.compute
     yield "communication", variant.communication
+    if variant.transfer is not None:
+        yield "  without waiting", variant.transfer
     yield "  hidden", variant.hidden
     yield "  exposed", variant.exposed
 

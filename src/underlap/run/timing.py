@@ -26,6 +26,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     compute_ns: int
     communication_ns: int
+    transfer_ns: int | None
+    """Of it, what follows the arrival of the last rank of each transfer: no waiting. None where ranks have no common clock."""
     hidden_ns: int
     exposed_ns: int
     library_cpu_ns: int
@@ -50,12 +52,31 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where they were not asked for."""
 
 
-def times(program: Program, records: Sequence[Record], *, each: bool) -> RankTimes:
-    """Of records in which the whole step was run. `each`: also of every operation."""
+def begins(program: Program, records: Sequence[Record]) -> list[dict[str, int]]:
+    """Of each record: when this rank came to each transfer, by structural key."""
+    return [{key: begin for key, begin, _ in _sent(program, record)} for record in records]
+
+
+def arrivals(program: Program, by_rank: Sequence[Sequence[dict[str, int]]]) -> list[dict[str, int]]:
+    """Of each record: when the last rank of its group came to each transfer. `by_rank`: what `begins` gave on each rank."""
+    members = {one.key: program.members[str(one.group)] for one in program.instructions if one.kind == OpKind.ISSUE and one.group}
+    return [
+        {
+            key: max(by_rank[rank][at].get(key, begin) for rank in (program.rank, *members.get(key, ())))
+            for key, begin in own.items()
+        }
+        for at, own in enumerate(by_rank[program.rank])
+    ]
+
+
+def times(
+    program: Program, records: Sequence[Record], arrived: Sequence[dict[str, int]] | None = None, *, each: bool
+) -> RankTimes:
+    """Of records in which the whole step was run. `arrived`: what `arrivals` gave. `each`: also of every operation."""
     lasted: dict[tuple[str, str], list[int]] = defaultdict(list)
     accounts = []
-    for record in records:
-        computed, sent = [], []
+    for number, record in enumerate(records):
+        computed, sent, alone = [], [], []
         ran = record.device or record
         for at, instruction in enumerate(program.instructions):
             if instruction.kind in (OpKind.COMPUTE, OpKind.COPY):
@@ -63,8 +84,11 @@ def times(program: Program, records: Sequence[Record], *, each: bool) -> RankTim
                 lasted[COMPUTE, instruction.key].append(ran.end_ns[at] - ran.begin_ns[at])
         for key, begin, end in _sent(program, record):
             sent.append((begin, end))
+            if arrived is not None:
+                alone.append((min(end, arrived[number][key]), end))
             lasted[TRANSFER, key].append(end - begin)
-        accounts.append(_account(_union(computed), _union(sent), record.library_cpu_ns))
+        transfer_ns = None if arrived is None else intervals.length(_union(alone))
+        accounts.append(_account(_union(computed), _union(sent), transfer_ns, record.library_cpu_ns))
     listed = [Lasted(key=key, what=what, ns=values) for (what, key), values in lasted.items()] if each else []
     return RankTimes(accounts=accounts, operations=listed)
 
@@ -81,12 +105,13 @@ def _sent(program: Program, record: Record) -> list[tuple[str, int, int]]:
     ]
 
 
-def _account(compute: intervals.Int64, communication: intervals.Int64, library_cpu_ns: int) -> Account:
+def _account(compute: intervals.Int64, communication: intervals.Int64, transfer_ns: int | None, library_cpu_ns: int) -> Account:
     hidden = intervals.length(intervals.intersect(compute, communication))
     sent = intervals.length(communication)
     return Account(
         compute_ns=intervals.length(compute),
         communication_ns=sent,
+        transfer_ns=transfer_ns,
         hidden_ns=hidden,
         exposed_ns=sent - hidden,
         library_cpu_ns=library_cpu_ns,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import statistics
 import sys
 import time
@@ -27,7 +28,7 @@ from underlap.run.priority import scheduled
 from underlap.run.recording import document, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.times import Record
-from underlap.run.timing import times
+from underlap.run.timing import RankTimes, arrivals, begins, times
 from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Decode
 
@@ -225,7 +226,7 @@ def _finish(
                 loss=sum(session.gathered(loss)) if trains(engine.job) else None,
                 tokens=_tokens(session, engine),
                 median=middle,
-                times=session.gathered(times(engine.program, records[name], each=job.timed)),
+                times=_times(session, job, engine, records[name]),
                 sent=[sent - idle[0] for sent, _ in passed],
                 received=[received - idle[1] for _, received in passed],
             )
@@ -243,6 +244,14 @@ def _finish(
         )
         job.outcome.write_bytes(msgspec.json.encode(outcome))
     session.gathered(None)
+
+
+def _times(session: Session, job: Job, engine: Engine, records: list[Record]) -> list[RankTimes]:
+    """Of all ranks. Machines have clocks of their own: when the last rank came is known on one machine only."""
+    came = session.gathered(begins(engine.program, records))
+    alone = len(set(session.gathered(socket.gethostname()))) == 1
+    arrived = arrivals(engine.program, came) if alone else None
+    return session.gathered(times(engine.program, records, arrived, each=job.timed))
 
 
 def _tokens(session: Session, engine: Engine) -> list[int] | None:
