@@ -51,11 +51,16 @@ def scheduled(priority: Priority) -> Iterator[None]:
         return
     above, own = LEVELS[priority]
     wanted = {**dict.fromkeys(gloo_threads(), above), threading.get_native_id(): own}
-    before = {thread: (os.sched_getscheduler(thread), os.sched_getparam(thread)) for thread in wanted}
+    before = {}
+    for thread in wanted:
+        # Threads of groups that are being given back end meanwhile.
+        with contextlib.suppress(ProcessLookupError):
+            before[thread] = (os.sched_getscheduler(thread), os.sched_getparam(thread))
     try:
         # The calling thread comes last: from then on what is below it has to wait.
         for thread, level in wanted.items():
-            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(level))
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(level))
         yield
     except PermissionError:
         raise RunError(f"priority: {priority} is refused by the system: expected CAP_SYS_NICE; run as root") from None
