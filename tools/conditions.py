@@ -25,13 +25,12 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import conditions_page  # noqa: E402  # found by the line above
-from conditions_cases import CASES, Case, Row, row  # noqa: E402
+from conditions_cases import CASES, MOST_SPREAD, Case, Row, row  # noqa: E402
 
 from underlap.flows import run as flow  # noqa: E402
 from underlap.trial import Trial  # noqa: E402
 
 PAGE, FIGURE = ROOT / "docs" / "conditions.md", ROOT / "docs" / "conditions.svg"
-MOST_SPREAD = 0.1
 ATTEMPTS = 3
 STOPPED_S, RUNNING_S = 0.01, 0.03
 """How the slowed rank is slowed: stopped for so long, running for so long, and so on."""

@@ -15,6 +15,8 @@ from underlap.run.priority import Priority
 from underlap.trial import Trial, Variant
 
 REPETITIONS = 7
+MOST_SPREAD = 0.1
+"""Of the steps of a comparison; beyond, it is run again."""
 CORNER = (0.8, 1.25)
 HIDDEN = 0.75
 """Of the shorter of compute and communication: as much of it has to leave the step to call it hidden."""
@@ -200,7 +202,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         sent=_median(policy, "communication_ns"),
         bytes_equal=ab.bytes_equal,
         wire=(_wire(base), _wire(policy)),
-        spread=max(_spread(each.step_ns) for each in (base, policy)),
+        spread=max(spread(each.step_ns) for each in (base, policy)),
         attempts=attempt,
         causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
@@ -228,7 +230,8 @@ def _wire(variant: Variant) -> float:
     return variant.wire.ratio
 
 
-def _spread(steps: list[int]) -> float:
+def spread(steps: list[int]) -> float:
+    """The middle half of them over their median."""
     low, middle, high = statistics.quantiles(steps, n=4, method="inclusive")
     return (high - low) / middle
 

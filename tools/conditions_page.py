@@ -48,7 +48,9 @@ SECTIONS = {
     "map": """## The map
 
 Prefill of dense models, tp=2, without a policy and with `tp=split_batch`. Attention and feed-forward take about as long, so that
-each message has as much compute beside it as the next. The links are of 500 Mbit/s, but for the ends of the map.
+each message has as much compute beside it as the next. The links are of 500 Mbit/s, but for the ends of the map. At its left end
+nothing is gained, as the baseline takes what its link needs already: what a link saves up while ranks compute is as much as they
+compute.
 
 ![{alt}](conditions.svg)
 

@@ -18,7 +18,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from conditions_cases import DENSE, TRAIN, Case
+from conditions_cases import DENSE, MOST_SPREAD, TRAIN, Case, spread
 
 from underlap import inputs
 from underlap.cluster import Cluster
@@ -28,6 +28,7 @@ from underlap.trial import Beside, Foretold, Outcome, Trial, VariantBeside
 
 CLUSTER = Path(__file__).parents[1] / "examples" / "clusters" / "two-cores-500mbit.yaml"
 DATA = Path(__file__).with_name("run_accuracy.json")
+ATTEMPTS = 3
 STEP, COMMUNICATION, ALL_TO_ALL = 0.1, 0.1, 0.2
 """What the errors are held to."""
 
@@ -70,6 +71,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     policy: str
     shape: str
+    attempts: int
+    """How often it was run: what scattered by more than 10 % was run again."""
     outcome: Outcome | None
     foretold: Foretold
 
@@ -85,12 +88,28 @@ def main() -> None:
         return
     cluster = inputs.cluster(str(CLUSTER))
     if arguments.measure:
-        trials = flow.run_each([_asked(case, cluster) for case in CASES])
-        rows = [_held(case, trial) for case, trial in zip(CASES, trials, strict=True)]
+        rows = measured(cluster)
     else:
         rows = [predicted_again(case, row, cluster) for case, row in zip(CASES, kept(), strict=True)]
     DATA.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
     print(f"Wrote {DATA}")
+
+
+def measured(cluster: Cluster) -> list[Held]:
+    """All cases in one launch; those whose steps scatter too far again, at most twice."""
+    found: dict[str, Held] = {}
+    left = list(CASES)
+    for attempt in range(1, ATTEMPTS + 1):
+        trials = flow.run_each([_asked(case, cluster) for case in left])
+        found |= {case.name: _held(case, trial, attempt) for case, trial in zip(left, trials, strict=True)}
+        left = [
+            case
+            for case, trial in zip(left, trials, strict=True)
+            if max(spread(variant.step_ns) for variant in trial.variants) > MOST_SPREAD
+        ]
+        if not left:
+            break
+    return [found[case.name] for case in CASES]
 
 
 def kept() -> list[Held]:
@@ -115,7 +134,7 @@ def _asked(case: Case, cluster: Cluster) -> flow.Asked:
     return dataclasses.replace(case.asked(), predict=cluster)
 
 
-def _held(case: Case, trial: Trial) -> Held:
+def _held(case: Case, trial: Trial, attempt: int) -> Held:
     assert trial.prediction is not None
     assert trial.ab is not None
     variants = [msgspec.structs.replace(one, operations=[]) for one in trial.prediction.variants]
@@ -126,6 +145,7 @@ def _held(case: Case, trial: Trial) -> Held:
         workload=case.workload,
         policy=case.policy,
         shape=f"{case.layers} layers of {case.width}{experts}",
+        attempts=attempt,
         outcome=trial.ab.outcome,
         foretold=msgspec.structs.replace(trial.prediction, variants=variants),
     )
@@ -139,7 +159,8 @@ computes. The cluster file ({CLUSTER.relative_to(Path(__file__).parents[1])}) is
 machine, committed before these runs; it timed shapes and transfers alone, and ran no plan with a pass. Each row is one plan,
 baseline or policy. step: of the slowest rank, ms. communication: union of the transfers of a rank from when the last rank came
 to each, mean over ranks, as the simulator has no ranks that are late by chance. spread: what holds the measured median with 95 %,
-over it. Held to: steps and communication within 10 %, where all-to-alls are in it 20 %, and every established sign right.
+over it. A case whose steps scatter by more than 10 % (middle half over median) is run again, at most twice. Held to: steps and
+communication within 10 %, where all-to-alls are in it 20 %, and every established sign right.
 
 | case | plan | step, simulated | measured | error % | spread % | communication, simulated | measured | error % | spread % |
 |---|---|---|---|---|---|---|---|---|---|"""
@@ -194,7 +215,8 @@ def _said(rows: list[Held]) -> str:
     return (
         f"Within what they are held to: {steps} of {len(overlapped)} overlapped steps, {alone} of {len(plans) - len(overlapped)} "
         f"baseline "
-        f"steps, communication of {held} of {len(plans)} plans; {sum(signs)} of {len(signs)} established signs are right."
+        f"steps, communication of {held} of {len(plans)} plans; {sum(signs)} of {len(signs)} established signs are right. "
+        f"Run again: {sum(one.attempts - 1 for one in rows)}."
     )
 
 
