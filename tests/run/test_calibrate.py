@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from underlap import inputs
 from underlap.cli import main
-from underlap.cost.testbed import Testbed
+from underlap.cost.testbed import Priority, Testbed
 from underlap.errors import OptionError
 from underlap.flows import calibrate as flow
 from underlap.flows.calibration_shapes import SHAPES
+from underlap.run.priority import PRIORITIES
 
 WORKLOAD = "train,gbs=4,mbs=2,seq=64,precision=fp32"
 
@@ -86,3 +88,7 @@ def test_shapes_that_so_many_ranks_do_not_divide_are_left_out(ranks: int) -> Non
 def test_a_link_too_slow_for_enough_sizes_is_refused(rate: str) -> None:
     with pytest.raises(OptionError, match=r"fabric: [03] sizes of transfers take 0.15 s or less on the slowest link: expected 4"):
         flow._sizes(flow.asked(fabric=rate))
+
+
+def test_what_was_measured_at_any_priority_can_be_read_again() -> None:
+    assert get_args(Priority) == PRIORITIES

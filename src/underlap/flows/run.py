@@ -1,4 +1,4 @@
-"""Plan, passes, ranks, records, analysis: the same Plan that `simulate` predicts, run over gloo and measured.
+"""Plan, passes, ranks, records, analysis: the same Plan that `simulate` predicts, carried out and measured.
 
 torch is loaded by the functions that need it, and by nothing else of underlap.
 """
