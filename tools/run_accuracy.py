@@ -25,7 +25,7 @@ from underlap import inputs
 from underlap.cluster import Cluster
 from underlap.flows import foretell
 from underlap.flows import run as flow
-from underlap.trial import Foretold, Outcome, Trial
+from underlap.trial import Beside, Foretold, Outcome, Trial
 
 CLUSTER = Path(__file__).parents[1] / "examples" / "clusters" / "two-cores-500mbit.yaml"
 DATA = Path(__file__).with_name("run_accuracy.json")
@@ -171,14 +171,21 @@ def section() -> list[str]:
     ]
 
 
+def _near(beside: Beside, limit: float) -> bool:
+    """Not where nothing was measured to compare with."""
+    return beside.error is not None and abs(beside.error) <= limit
+
+
 def _said(rows: list[Held]) -> str:
     plans = [(one, variant) for one in rows for variant in one.foretold.variants]
     overlapped = [variant for _, variant in plans if variant.name != "baseline"]
-    steps = sum(abs(variant.step.error or 0) <= STEP for variant in overlapped)
-    alone = sum(abs(variant.step.error or 0) <= STEP for _, variant in plans) - steps
+    steps = sum(_near(variant.step, STEP) for variant in overlapped)
+    alone = sum(_near(variant.step, STEP) for _, variant in plans) - steps
     held = sum(
-        abs(variant.communication.error or 0)
-        <= (ALL_TO_ALL if any(family.collective == "all_to_all" for family in variant.families) else COMMUNICATION)
+        _near(
+            variant.communication,
+            ALL_TO_ALL if any(family.collective == "all_to_all" for family in variant.families) else COMMUNICATION,
+        )
         for _, variant in plans
     )
     signs = [
