@@ -47,8 +47,13 @@ def main() -> None:
     if arguments.kept is not None:
         rows = _in_order({one.name: one for one in msgspec.json.decode(arguments.kept.read_bytes(), type=list[Row])})
     else:
-        asked = [case for case in CASES if arguments.only is None or case.name in arguments.only.split(",")]
-        rows = measured(asked, arguments.keep)
+        names = arguments.only.split(",") if arguments.only is not None else [case.name for case in CASES]
+        unknown = sorted(set(names) - {case.name for case in CASES})
+        if unknown:
+            parser.error(f"--only: no case {unknown[0]!r}: expected of {', '.join(case.name for case in CASES)}")
+        rows = measured([case for case in CASES if case.name in names], arguments.keep)
+    if arguments.write and len(rows) < len(CASES):
+        parser.error(f"--write: {len(rows)} of {len(CASES)} cases were measured, and the page has all: add to them with --keep")
     text, figure = conditions_page.page(rows)
     if arguments.write:
         PAGE.write_text(text, encoding="utf-8")

@@ -22,6 +22,7 @@ from underlap.flows import calibrate as calibration
 from underlap.flows import run as runs
 from underlap.flows import simulate as predictions
 from underlap.report import Report
+from underlap.run.priority import PRIORITIES
 
 WIDE = {
     "hidden": 640,
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, help="a calibration to take instead of making one")
     parser.add_argument("--out", type=Path, help="where to keep the calibration")
     parser.add_argument("--fabric", default="500mbit")
-    parser.add_argument("--priority", default="communication", choices=["default", "communication", "equal", "compute"])
+    parser.add_argument("--priority", default="communication", choices=PRIORITIES)
     parser.add_argument("--only", type=int, action="append", metavar="N", help="which of the plans, from 0; may be repeated")
     parser.add_argument("--repetitions", type=int, default=9)
     asked = parser.parse_args()

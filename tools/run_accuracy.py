@@ -1,7 +1,8 @@
 """Real runs over a shaped link, predicted beside measured: measure them, or print their section of docs/accuracy.md.
 
-    python tools/run_accuracy.py --measure      runs the plans (needs root and PyTorch, about two minutes), replaces
-  run_accuracy.json python tools/run_accuracy.py                prints the section from run_accuracy.json
+    python tools/run_accuracy.py --measure      runs the plans (root, PyTorch, about two minutes) and replaces run_accuracy.json
+    python tools/run_accuracy.py --predict      keeps what was measured there, and replaces what is predicted of it
+    python tools/run_accuracy.py                prints the section of docs/accuracy.md from run_accuracy.json
 
 The cluster file was made by `underlap calibrate` and committed before any of this was measured. None of these layouts with these
 sizes, and none of the passes, was run for it.
@@ -124,9 +125,7 @@ def predicted_again(case: Case, row: Held, cluster: Cluster) -> Held:
     variants = [foretell.beside_again(one, prediction) for one, prediction in zip(row.foretold.variants, found, strict=True)]
     ab = row.foretold.ab
     assert ab is not None
-    ratio = found[-1].step_ns / found[0].step_ns
-    again = msgspec.structs.replace(ab, predicted_ratio=ratio, sign_agrees=foretell.agrees(row.outcome, ratio))
-    told = msgspec.structs.replace(row.foretold, variants=variants, ab=again)
+    told = msgspec.structs.replace(row.foretold, variants=variants, ab=foretell.compared_again(ab, row.outcome, found))
     return msgspec.structs.replace(row, foretold=told)
 
 
@@ -199,14 +198,21 @@ def communication_of(variant: VariantBeside) -> Beside:
     return variant.transfer or variant.communication
 
 
+def _near(beside: Beside, limit: float) -> bool:
+    """Not where nothing was measured to compare with."""
+    return beside.error is not None and abs(beside.error) <= limit
+
+
 def _said(rows: list[Held]) -> str:
     plans = [(one, variant) for one in rows for variant in one.foretold.variants]
     overlapped = [variant for _, variant in plans if variant.name != "baseline"]
-    steps = sum(abs(variant.step.error or 0) <= STEP for variant in overlapped)
-    alone = sum(abs(variant.step.error or 0) <= STEP for _, variant in plans) - steps
+    steps = sum(_near(variant.step, STEP) for variant in overlapped)
+    alone = sum(_near(variant.step, STEP) for _, variant in plans) - steps
     held = sum(
-        abs(communication_of(variant).error or 0)
-        <= (ALL_TO_ALL if any(family.collective == "all_to_all" for family in variant.families) else COMMUNICATION)
+        _near(
+            communication_of(variant),
+            ALL_TO_ALL if any(family.collective == "all_to_all" for family in variant.families) else COMMUNICATION,
+        )
         for _, variant in plans
     )
     signs = [
@@ -214,9 +220,8 @@ def _said(rows: list[Held]) -> str:
     ]
     return (
         f"Within what they are held to: {steps} of {len(overlapped)} overlapped steps, {alone} of {len(plans) - len(overlapped)} "
-        f"baseline "
-        f"steps, communication of {held} of {len(plans)} plans; {sum(signs)} of {len(signs)} established signs are right. "
-        f"Run again: {sum(one.attempts - 1 for one in rows)}."
+        f"baseline steps, communication of {held} of {len(plans)} plans; {sum(signs)} of {len(signs)} established signs "
+        f"are right. Run again: {sum(one.attempts - 1 for one in rows)}."
     )
 
 

@@ -1,4 +1,4 @@
-"""`Trial`: plans that were run in turns in one launch, and what their difference is worth. The JSON of `underlap run --ab`."""
+"""`Trial`: what one launch of `underlap run` gave, and with `--ab` what the difference of two plans is worth. Its JSON."""
 
 from __future__ import annotations
 

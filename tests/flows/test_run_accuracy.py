@@ -28,6 +28,8 @@ def test_what_stands_beside_a_measurement_is_what_the_committed_cluster_predicts
     cluster = inputs.cluster(str(run_accuracy.CLUSTER))
     again = run_accuracy.predicted_again(run_accuracy.CASES[number], ROWS[number], cluster)
 
+    assert again.foretold.ab is not None
+    assert again.foretold.ab.sign_agrees is not False
     for then, now in zip(ROWS[number].foretold.variants, again.foretold.variants, strict=True):
         assert now.step.predicted_ns == pytest.approx(then.step.predicted_ns, rel=1e-3)
         assert now.communication.predicted_ns == pytest.approx(then.communication.predicted_ns, rel=1e-3)

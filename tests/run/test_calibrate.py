@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from underlap import inputs
 from underlap.cli import main
-from underlap.cost.testbed import Testbed
+from underlap.cost.testbed import Priority, Testbed
 from underlap.errors import OptionError
 from underlap.flows import calibrate as flow
+from underlap.flows.calibration_shapes import SHAPES
+from underlap.run.priority import PRIORITIES
 
 WORKLOAD = "train,gbs=4,mbs=2,seq=64,precision=fp32"
 
@@ -68,3 +71,24 @@ def test_more_ranks_than_cores_are_refused_before_anything_starts() -> None:
 def test_a_fabric_that_says_nothing_is_refused() -> None:
     with pytest.raises(OptionError, match=r"fabric: "):
         flow.asked(fabric="fast")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
+def test_shapes_that_so_many_ranks_do_not_divide_are_left_out(ranks: int) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
+    job = flow._job(flow.asked(ranks=ranks), Path("nowhere"))
+
+    assert all(small.layout.world == ranks for small in job.plans)
+    assert {small.sends for small in job.plans} == {True, False}
+    if ranks == 2:
+        assert len(job.plans) == len(SHAPES)
+
+
+@pytest.mark.parametrize("rate", ["100kbit", "1mbit"])
+def test_a_link_too_slow_for_enough_sizes_is_refused(rate: str) -> None:
+    with pytest.raises(OptionError, match=r"fabric: [03] sizes of transfers take 0.15 s or less on the slowest link: expected 4"):
+        flow._sizes(flow.asked(fabric=rate))
+
+
+def test_what_was_measured_at_any_priority_can_be_read_again() -> None:
+    assert get_args(Priority) == PRIORITIES

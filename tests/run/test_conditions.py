@@ -99,6 +99,13 @@ def test_what_runs_in_one_launch_has_one_kind_of_link_and_as_many_ranks() -> Non
         run_each([asked(), _with(asked(), model=other, layout=inputs.layout("dp=4"))])
 
 
+def test_what_a_device_cannot_do_is_refused_before_ranks_of_several_runs_are_started() -> None:
+    started: list[int] = []
+    with pytest.raises(OptionError, match=r"graph: a graph needs a GPU for each rank"):
+        run_each([_with(asked("default"), fabric=None, device="cpu", graph=True)], on_start=started.extend)
+    assert started == []
+
+
 def _with(one: Asked, **changes: object) -> Asked:
     return dataclasses.replace(one, **changes)  # type: ignore[arg-type]  # of its fields
 

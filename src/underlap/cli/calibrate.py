@@ -32,8 +32,9 @@ Example:
 def calibrate(*, ranks: int, fabric: str | None, priority: Priority, precision: str, out_file: str, force: bool) -> None:
     """Measure the engine's operations, transfers and both side by side, on the links and at the priority that a run will have.
 
-    Takes a minute and a half and both cores. The result is a cluster whose `measured` section has every time with its range;
-    simulate, sweep, ladder and levers then use these times and none of the models of GPUs. Progress is told on standard error.
+    Takes a minute and a half and a core for each rank. The result is a cluster whose `measured` section has every time with its
+    range; simulate, sweep, ladder and levers then use these times and none of the models of GPUs. Progress is told on standard
+    error.
 
     Exit code 1: a rank failed or was lost.
     """

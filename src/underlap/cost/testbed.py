@@ -25,6 +25,10 @@ Priority = Literal["default", "communication", "equal", "compute"]
 FORWARD_PHASES = ("recompute", "prefill", "decode")
 """Whose operations are those of the forward pass."""
 
+WEIGHT_GROUPS = frozenset({"fsdp", "dp", "expert_fsdp", "expert_dp"})
+"""Groups that move weights and gradients, of which several go together; the others move rows of tokens. What the host does for a
+transfer is measured and priced apart for the two (`Testbed.host`)."""
+
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A number with the range that holds it; its unit is in the name of the field that it stands in."""

@@ -21,7 +21,7 @@ from underlap import inputs
 from underlap._version import __version__
 from underlap.cluster import MEASURED
 from underlap.cost.fitting import not_negative
-from underlap.cost.link_fit import ranges
+from underlap.cost.link_fit import LEAST_SIZES, ranges
 from underlap.cost.testbed import (
     AttentionPoint,
     Beside,
@@ -88,6 +88,7 @@ def calibrate(what: Asked) -> bytes:
     if reason is not None:
         raise OptionError(f"fabric: {reason}")
     check_priority(what.priority, messages=False)
+    _sizes(what)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if what.ranks > cores:
         raise OptionError(
@@ -119,10 +120,10 @@ def _job(what: Asked, folder: Path) -> Measuring:
 
     rate = _bytes_per_s(what)
     burst = what.fabric.burst if what.fabric is not None else 0
-    sizes = tuple(size for size in what.sizes if rate is None or size / rate <= LONGEST_TRANSFER_S)
+    shapes = [shape for shape in (QUICK if what.quick else SHAPES) if divides(*shape[:2], what.ranks)]
     return Measuring(
-        plans=tuple(_small(*shape, what) for shape in (QUICK if what.quick else SHAPES) if divides(shape[1], what.ranks)),
-        sizes=sizes,
+        plans=tuple(_small(*shape, what) for shape in shapes),
+        sizes=_sizes(what),
         repetitions=what.repetitions,
         budget_s=what.budget_s,
         pause_s=max(0.003, 1.5 * burst / rate) if rate is not None else 0.001,
@@ -131,6 +132,18 @@ def _job(what: Asked, folder: Path) -> Measuring:
         outcome=folder / "outcome.json",
         quiet=what.quiet,
     )
+
+
+def _sizes(what: Asked) -> tuple[int, ...]:
+    """Of transfers, in bytes on the wire. Raises OptionError where the link is too slow for enough of them."""
+    rate = _bytes_per_s(what)
+    sizes = tuple(size for size in what.sizes if rate is None or size / rate <= LONGEST_TRANSFER_S)
+    if len(sizes) < LEAST_SIZES:
+        raise OptionError(
+            f"fabric: {len(sizes)} sizes of transfers take {LONGEST_TRANSFER_S:g} s or less on the slowest link: expected "
+            f"{LEAST_SIZES} or more, to tell start, burst and rate apart; calibrate on faster links"
+        )
+    return sizes
 
 
 def _bytes_per_s(what: Asked) -> float | None:

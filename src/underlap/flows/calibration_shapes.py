@@ -59,9 +59,13 @@ SHAPES: tuple[Shape, ...] = (
 QUICK = (SHAPES[0], SHAPES[1], SHAPES[11], SHAPES[13])
 
 
-def divides(layout: str, ranks: int) -> bool:
-    """tp of the shapes divides their heads for two ranks and four."""
-    return not layout.startswith("tp") or ranks in (2, 4)
+def divides(model: Model, layout: str, ranks: int) -> bool:
+    """Whether so many ranks divide what the layout divides among them. A shape that they do not is left out."""
+    if layout.startswith("tp"):
+        return not any(count % ranks for count in (model.heads, model.kv_heads, model.intermediate, model.vocab))
+    if layout.startswith("ep"):
+        return model.experts is not None and model.experts.count % ranks == 0
+    return True
 
 
 def times(part: str, ranks: int) -> str:

@@ -105,15 +105,18 @@ def foretold(asked: Scenario, predictions: Sequence[Prediction], seen: Sequence[
 
 
 def _comparison(ratio: float, ab: Comparison) -> ComparisonBeside:
-    outcome: Outcome = "gain" if ratio < 1 - SAME else "loss" if ratio > 1 + SAME else "no difference"
     return ComparisonBeside(
         predicted_ratio=ratio,
         measured_ratio=ab.ratio,
         ratio_low=ab.ratio_low,
         ratio_high=ab.ratio_high,
-        predicted=outcome,
+        predicted=_predicted(ratio),
         sign_agrees=agrees(ab.outcome, ratio),
     )
+
+
+def _predicted(ratio: float) -> Outcome:
+    return "gain" if ratio < 1 - SAME else "loss" if ratio > 1 + SAME else "no difference"
 
 
 def agrees(outcome: Outcome | None, ratio: float) -> bool | None:
@@ -145,6 +148,12 @@ def beside_again(one: VariantBeside, now: Prediction) -> VariantBeside:
         ],
         operations=[],
     )
+
+
+def compared_again(ab: ComparisonBeside, outcome: Outcome | None, now: Sequence[Prediction]) -> ComparisonBeside:
+    """What was measured of a comparison, and what it established, beside other predictions of its two plans."""
+    ratio = now[-1].step_ns / now[0].step_ns
+    return msgspec.structs.replace(ab, predicted_ratio=ratio, predicted=_predicted(ratio), sign_agrees=agrees(outcome, ratio))
 
 
 def _again(beside: Beside, predicted_ns: float) -> Beside:

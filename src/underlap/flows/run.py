@@ -1,4 +1,4 @@
-"""Plan, passes, ranks, records, analysis: the same Plan that `simulate` predicts, run over gloo and measured.
+"""Plan, passes, ranks, records, analysis: the same Plan that `simulate` predicts, carried out and measured.
 
 torch is loaded by the functions that need it, and by nothing else of underlap.
 """
@@ -150,7 +150,7 @@ def run_each(several: Sequence[Asked], *, on_start: Callable[[list[int]], None] 
     with _network(first) as made:
         for each in several:
             _check_ranks(each, None)
-        return _launched(pairs, made, on_start)
+        return _launched([(_on_device(each, plans), plans) for each, plans in pairs], made, on_start)
 
 
 def _network(what: Asked) -> contextlib.AbstractContextManager[Fabric | None]:

@@ -19,7 +19,7 @@ from underlap.cost.work import Transfer
 from underlap.errors import PlanError
 from underlap.run.flight import Flight, now_ns, size_of
 from underlap.run.groups import GroupOf
-from underlap.run.machine import Closure, Rank, Site
+from underlap.run.machine import Closure, Rank, Site, void
 from underlap.run.program import Instruction, Operand
 from underlap.run.routed import Routed
 
@@ -177,7 +177,7 @@ class Wire:
             whole = source.new_empty(size, *source.shape)
             begun = self._begun(site.instruction)
             work = dist.all_gather_single(whole.view(-1, *source.shape[1:]), source.contiguous(), group=group, async_op=True)
-            return Flight(begun, [work], size_of(whole), lambda: _drop(result.copy_(_by_piece(whole, pieces).view(result.shape))))
+            return Flight(begun, [work], size_of(whole), lambda: void(result.copy_(_by_piece(whole, pieces).view(result.shape))))
 
         return start
 
@@ -311,12 +311,8 @@ def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tu
         return dist.reduce_scatter_single(result, parts.view(-1), group=group, async_op=True), lambda: None
     got = torch.empty_like(parts)
     work = dist.all_to_all_single(got, parts, group=group, async_op=True)
-    return work, lambda: _drop(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
+    return work, lambda: void(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
 
 
 def _padded(flat: torch.Tensor, length: int) -> torch.Tensor:
     return flat if flat.numel() == length else torch.cat((flat, flat.new_zeros(length - flat.numel())))
-
-
-def _drop(_: object) -> None:
-    """A closure returns nothing."""

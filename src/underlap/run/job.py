@@ -59,6 +59,7 @@ class Job:
             self.device,
             self.graph,
             self.timed,
+            self.priority,
         )
         named = self.checkpoint.name if self.checkpoint else None
         return repr((*said, named, [name for name, _ in self.plans], importlib.metadata.version("torch")))

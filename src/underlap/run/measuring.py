@@ -17,7 +17,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from underlap.cost.testbed import FORWARD_PHASES
+from underlap.cost.testbed import FORWARD_PHASES, WEIGHT_GROUPS
 from underlap.cost.work import Attention, Gemm, Transfer
 from underlap.plan import OpKind
 from underlap.run.engine import Engine, Inputs
@@ -132,14 +132,10 @@ def _round(engine: Engine, samples: Samples) -> None:
             continue
         issue, started = issued[instruction.issue]
         begun, done, size = record.flights[instruction.issue]
-        name = f"{started.work.collective}/{'weights' if _of_weights(started) else 'rows'}"  # type: ignore[union-attr]  # a transfer
+        name = f"{started.work.collective}/{'weights' if started.group in WEIGHT_GROUPS else 'rows'}"  # type: ignore[union-attr]  # a transfer
         samples.add("pack", name, (size,), max(1, begun - record.begin_ns[issue]))
         samples.add("call", name, (size,), max(1, record.end_ns[issue] - begun))
         samples.add("finish", name, (size,), max(1, record.end_ns[at] - max(done, record.begin_ns[at])))
-
-
-def _of_weights(instruction: Instruction) -> bool:
-    return instruction.group in ("fsdp", "dp", "expert_fsdp", "expert_dp")
 
 
 def _between(engine: Engine, record: Record) -> int:

@@ -18,7 +18,7 @@ from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import Plan
 from underlap.run.flight import Flight
-from underlap.run.machine import DTYPES, Closure
+from underlap.run.machine import DTYPES, Closure, void
 from underlap.run.priority import Priority
 from underlap.run.session import Session
 from underlap.workload import Workload
@@ -64,7 +64,7 @@ class Sample(msgspec.Struct, kw_only=True):
     """All measured times of one thing, over ranks and repetitions."""
 
     kind: str
-    """product, attention, stream, transfer, pack, call, finish."""
+    """product, attention, stream, transfer, late (a transfer with one rank late), pack, call, finish."""
     name: str
     size: tuple[float, ...]
     """product: m, n, k, groups; attention: batch, heads, query, context, head_dim; else bytes."""
@@ -199,7 +199,7 @@ class Beside:
         self.call = wires.kinds["all_reduce"](_BESIDE_BYTES)
         side = torch.ones(_BESIDE_SIDE, _BESIDE_SIDE, dtype=wires.dtype)
         result = torch.empty_like(side)
-        self.product: Closure = lambda: _drop(torch.mm(side, side, out=result))
+        self.product: Closure = lambda: void(torch.mm(side, side, out=result))
 
     def measured(self) -> dict[str, list[float]]:
         found: dict[str, list[float]] = defaultdict(list)
@@ -236,7 +236,3 @@ class Beside:
         inside = [end for end in ends if end <= flight.done_ns]
         per = (inside[-1] - begin) / len(inside) if len(inside) >= 3 else None
         return self.wires._joint(flight.begun_ns, flight.done_ns), per
-
-
-def _drop(_: object) -> None:
-    """A closure returns nothing."""

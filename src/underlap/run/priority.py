@@ -57,13 +57,14 @@ def scheduled(priority: Priority) -> Iterator[None]:
         with contextlib.suppress(ProcessLookupError):
             before[thread] = (os.sched_getscheduler(thread), os.sched_getparam(thread))
     try:
-        # The calling thread comes last: from then on what is below it has to wait.
-        for thread, level in wanted.items():
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(level))
+        try:
+            # The calling thread comes last: from then on what is below it has to wait.
+            for thread, level in wanted.items():
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(level))
+        except PermissionError:
+            raise RunError(f"priority: {priority} is refused by the system: expected CAP_SYS_NICE; run as root") from None
         yield
-    except PermissionError:
-        raise RunError(f"priority: {priority} is refused by the system: expected CAP_SYS_NICE; run as root") from None
     finally:
         for thread, (policy, parameter) in before.items():
             # A group that was given back took its threads along.

@@ -25,6 +25,7 @@ from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
 from underlap.run.priority import scheduled
+from underlap.run.program import digest
 from underlap.run.recording import document, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.times import Record
@@ -59,8 +60,6 @@ def work(session: Session, job: Job) -> None:
         seed=job.seed,
     )
     session.agree("settings", job.text)
-    from underlap.run.program import digest
-
     for name, plan in job.plans:
         session.agree(f"plans ({name})", digest(plan))
     if job.prompt is not None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from underlap.columns import Int32, Int64
+from underlap.cost.testbed import WEIGHT_GROUPS
 from underlap.cost.testbed_prices import NO_TRANSFER, HostPrice, TransferPrice
 from underlap.cost.testbed_prices import Prices as Measured
 from underlap.cost.work import Transfer, Work
@@ -21,8 +22,6 @@ from underlap.plan_network import PlanNetwork
 from underlap.replay import Bursts
 from underlap.simulate.pricing import LONGEST_NS, Prices
 
-_OF_WEIGHTS = frozenset({"fsdp", "dp", "expert_fsdp", "expert_dp"})
-"""Groups that move weights and gradients; the others move rows of tokens."""
 UNITS = 1000
 """That a core has, so that shares of it are whole numbers."""
 
@@ -120,7 +119,7 @@ def _host_prices(expansion: Expansion, measured: Measured, notes: list[str]) -> 
     rows, found = expansion.rows, {}
     known: dict[tuple[int, bool], HostPrice] = {}
     for row in np.flatnonzero((rows.kind == OpKind.ISSUE) & (rows.work >= 0)).tolist():
-        key = int(rows.work[row]), expansion.names[rows.group[row]] in _OF_WEIGHTS
+        key = int(rows.work[row]), expansion.names[rows.group[row]] in WEIGHT_GROUPS
         if key not in known:
             work = expansion.works[key[0]]
             assert isinstance(work, Transfer)
