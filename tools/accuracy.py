@@ -144,7 +144,8 @@ PREDICTED = """
 # What is predicted, against what was measured
 
 Signed errors, row by row. The constants were committed before the comparison, each from its own source. The only fitted ones are
-those of isolated collectives and of DeepEP's kernels (last sections); none is fitted to a step, so all steps are held out.
+those of isolated collectives and of DeepEP's kernels (last sections), and what `underlap calibrate` measured of shapes and of
+transfers alone (real runs); none is fitted to a step, so all steps are held out.
 
 """
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import os
+import platform
 import statistics
 
 import msgspec
@@ -130,6 +133,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[str | None, str | None]
     promises: tuple[dict[str, tuple[float, float] | None], dict[str, tuple[float, float] | None]]
     """By lever, ms per step."""
+    made_with: str
+    """Versions and machine."""
 
     @property
     def over(self) -> float:
@@ -207,6 +212,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
         promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
+        made_with=f"torch {importlib.metadata.version('torch')}, Python {platform.python_version()}, {os.cpu_count()} cores",
     )
 
 

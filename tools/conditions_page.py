@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
-import os
-import platform
 from collections import Counter
 from collections.abc import Sequence
 from string import Template
@@ -285,9 +282,8 @@ def _tail(rows: Sequence[Row]) -> str:
 * gloo on CPUs: nothing of NCCL kernels, of multiprocessors shared with compute, or of NVLink. Ring attention and pipelines are
   held to correctness, bytes and order only (tests/run), as messages between two ranks hang with this priority.
 
-Measured with torch {importlib.metadata.version("torch")}, Python {platform.python_version()}, {os.cpu_count()} cores, in \
-{len({(one.links, one.slowed) for one in rows})} kinds of launches; SCHED_FIFO for both threads, gloo's above the one that
-computes.
+Measured with {"; ".join(dict.fromkeys(one.made_with for one in rows))}, in {len({(one.links, one.slowed) for one in rows})} kinds
+of launches; SCHED_FIFO for both threads, gloo's above the one that computes.
 """
 
 
