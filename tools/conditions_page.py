@@ -199,8 +199,7 @@ def _planted(rows: dict[str, Row]) -> str:
 {"".join(lines)}
 Named first in {named} of {len(found)}; the high end of the promise within {100 * TOLERANCE:.0f} % of the change in {kept}; the
 change in the range of the promise (give or take as much) in {inside}. A promise whose low end is 0 says at most so much.
-What a policy leaves exposed (the ends, and what is too short) is in a promise and not in the change. A baseline whose rank is
-slowed or whose link is slow is dependent as well, and that is most of it.
+What a policy leaves exposed (the ends, and what is too short) is in the promise of independence and not in the change.
 """
 
 
@@ -215,15 +214,14 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
         one = rows["train 0.4"]
         said = "too little compute (train 0.4); against compute alone"
         found.append(Planted(said, one, 1, ("too_little_compute", "fabric_bound"), "if_nothing_sent", one.step - one.compute))
-    even = rows.get("even links")
-    if even is not None and "slow link" in rows:
+    if "slow link" in rows:
         one = rows["slow link"]
-        said = "a link of half the rate; removed by an even one"
-        found.append(Planted(said, one, 0, ("fabric_bound",), "if_nothing_sent", one.base - even.base))
-    if even is not None and "slowed rank" in rows:
-        one = rows["slowed rank"]
-        said = "rank 1 stopped a quarter of the time; not stopped"
-        found.append(Planted(said, one, 0, ("late_peer",), "stragglers", one.base - even.base))
+        said = "a link of half the rate; against compute alone"
+        found.append(Planted(said, one, 1, ("fabric_bound",), "if_nothing_sent", one.step - one.compute))
+    if "slowed rank" in rows and "map 3" in rows:
+        one, even = rows["slowed rank"], rows["map 3"]
+        said = "rank 1 stopped a quarter of the time; not stopped (map 3)"
+        found.append(Planted(said, one, 1, ("late_peer",), "stragglers", one.step - even.step))
     if "unshaped narrow" in rows:
         one = rows["unshaped narrow"]
         said = "contention (unshaped narrow); removed by the baseline"
@@ -278,7 +276,8 @@ def _tail(rows: Sequence[Row]) -> str:
 * Where a step stays above the bound: the messages of the embedding and of the head, and the last one of each direction, have
   nothing independent beside them (with `split_batch` three messages of 4 x layers + 2); halves take a latency more; while the
   first half computes, and in the loss and the optimizer, the link is idle.
-* A slow link is no cause that a trace of two ranks can name: both wait for it alike, and nothing says what rate it should have.
+* That a link is full can be told (`fabric_bound`), not that it is slower than another: two ranks wait for it alike, and nothing
+  says what rate it should have.
 * gloo on CPUs: nothing of NCCL kernels, of multiprocessors shared with compute, or of NVLink. Ring attention and pipelines are
   held to correctness, bytes and order only (tests/run), as messages between two ranks hang with this priority.
 
