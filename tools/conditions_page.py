@@ -258,7 +258,7 @@ def _summary(rows: Sequence[Row]) -> str:
         f"{name} {regimes[name]}" for name in ("hidden", "partly", "nothing", "loss", "undecided") if regimes[name]
     )
     hides = max(one.base_hidden / one.communication for one in rows)
-    again = sum(one.attempts - 1 for one in rows)
+    again = sum(one.attempts > 1 for one in rows)
     equal = sum(one.bytes_equal for one in rows)
     return f"""\
 Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which the conditions hold (the map, and

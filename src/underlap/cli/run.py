@@ -155,6 +155,7 @@ def run(  # noqa: PLR0913 - click passes one argument per option
         timeout_s=timeout_s,
         port=port,
         record=record,
+        force=force,
         profile=profile,
         device=device,
         graph=graph,

@@ -31,6 +31,7 @@ from underlap.run.fabric import INTERFACE, Fabric, fabric, missing
 from underlap.run.fabric_spec import FabricSpec, fabric_spec
 from underlap.run.job import Job
 from underlap.run.priority import Priority, check_priority
+from underlap.run.program import compiled
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.trial import Trial
@@ -60,6 +61,8 @@ class Asked:
     timeout_s: float = 60.0
     port: int = 0
     record: Path | None = None
+    force: bool = False
+    """Records of an earlier run in that folder are replaced."""
     profile: bool = False
     device: str | None = None
     """cpu or cuda; None: cuda where each rank can have a GPU."""
@@ -128,6 +131,10 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
             raise OptionError("fabric: ranks of torchrun or srun have a network already: leave --fabric out, or start them here")
         _check_ranks(what, place[1] if place else None)
         what = _on_device(what, plans)
+        if place is None and what.device == "cpu":
+            _check_memory(what, plans)
+        if place is None or place[0] == 0:
+            _cleared(what)
         if place is None:
             return _launched([(what, plans)], made, on_start)[0]
         with _folder(what) as folder:
@@ -204,6 +211,8 @@ def scenario(what: Asked, cluster: Cluster) -> Scenario:
 def _check_ranks(what: Asked, world: int | None) -> None:
     """Raises OptionError unless there are as many ranks as the layout has, and a core for each that is started here."""
     needed = what.layout.world
+    if None not in (world, what.ranks) and world != what.ranks:
+        raise OptionError(f"nproc: {what.ranks}, but {world} ranks were started by torchrun or srun: leave --nproc out")
     given = world if world is not None else what.ranks if what.ranks is not None else needed
     if given != needed:
         named = layout_text(what.layout) or "no axis"
@@ -213,6 +222,26 @@ def _check_ranks(what: Asked, world: int | None) -> None:
         raise OptionError(
             f"nproc: {needed} ranks on {cores} cores: expected a core for each, as ranks that share one measure each other; "
             "pass --share-cores to check bytes and results all the same"
+        )
+
+
+def _check_memory(what: Asked, plans: list[Planned]) -> None:
+    """Raises OptionError where the ranks that are started here need more memory than there is. Unknown outside of Linux."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return
+    available = next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+    if available is None:
+        return
+    needed = 0
+    for each in plans:
+        for role in each.plan.roles:
+            needed += role.multiplicity * sum(compiled(each.plan, what.layout, role.ranks[0]).slots)
+    if needed > available:
+        raise OptionError(
+            f"model: {needed / 2**30:.0f} GiB for weights, states and activations of all ranks, but {available / 2**30:.0f} GiB "
+            "are free on this machine: use a smaller model, batch or sequence"
         )
 
 
@@ -244,11 +273,30 @@ def _on_device(what: Asked, plans: list[Planned]) -> Asked:
 def _folder(what: Asked) -> Iterator[Path]:
     """Where records go: the asked folder, or one that is gone afterwards."""
     if what.record is not None:
-        what.record.mkdir(parents=True, exist_ok=True)
+        try:
+            what.record.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise OptionError(f"record: {what.record}: no folder can be made there ({reason}): name another one") from None
         yield what.record
         return
     with tempfile.TemporaryDirectory(prefix="underlap-record-") as name:
         yield Path(name)
+
+
+def _cleared(what: Asked) -> None:
+    """No record of an earlier run is mixed with those of this one. Raises OptionError where there are some that may not go."""
+    folder = what.record
+    if folder is None:
+        return
+    kinds = [f"{name}{kind}" for name in (BASELINE, POLICY) for kind in ("", "-profile", "-profiled")]
+    old = [path for kind in kinds for path in sorted((folder / kind).glob("rank*.json"))]
+    if old and not what.force:
+        raise OptionError(
+            f"record: {folder} has records of an earlier run ({old[0].parent.name}): name another one, or pass --force"
+        )
+    for path in old:
+        path.unlink()
 
 
 def _prompts_at_once(work: Decode, layout: Layout) -> int:

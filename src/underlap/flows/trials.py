@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from underlap.cluster import Cluster
 from underlap.flows.analyze import analyze
 from underlap.flows.foretell import foretold
 from underlap.layout import layout_text
@@ -38,6 +39,8 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     predictions = [each.prediction for each in plans if each.prediction is not None]
     told = foretold(scenario, predictions, outcome.seen, ab) if scenario is not None else None
+    if told is not None and scenario is not None:
+        told = msgspec.structs.replace(told, assumptions=[*_measured_otherwise(what, scenario.cluster), *told.assumptions])
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
     return Trial(
         model=what.model.name,
@@ -54,6 +57,20 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
         priority=what.priority,
         prediction=told,
     )
+
+
+def _measured_otherwise(what: Asked, cluster: Cluster) -> list[str]:
+    """What decides most of what overlap is worth, and was another when the cluster was measured."""
+    found = []
+    testbed = cluster.measured
+    if testbed is None:
+        return []
+    links = fabric_text(what.fabric) if what.fabric is not None else None
+    if links != testbed.fabric:
+        found.append(f"{cluster.name} was measured over {testbed.fabric or 'loopback'}, this ran over {links or 'loopback'}")
+    if what.priority != testbed.priority:
+        found.append(f"{cluster.name} was measured with priority {testbed.priority}, this ran with {what.priority}")
+    return found
 
 
 def _variant(made: Planned, seen: Seen, barrier_bytes: int) -> Variant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import IO
 
 from underlap.render.plain import clean, milliseconds, percent, size, wrap
@@ -30,7 +31,7 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
 
 def _variant_lines(variant: Variant) -> list[str]:
     steps = sorted(variant.step_ns)
-    middle = steps[len(steps) // 2]
+    middle = round(statistics.median(steps))
     lines = [
         f"{variant.name} ({clean(variant.policy)}): step {milliseconds(middle, 2)} ms, median of {len(steps)} "
         f"({milliseconds(steps[0], 2)} to {milliseconds(steps[-1], 2)}); host issue "

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
-from underlap.errors import DisagreementError, RunError, ToldElsewhereError, UnderlapError
+from underlap.errors import DisagreementError, OptionError, RunError, ToldElsewhereError, UnderlapError
 from underlap.run.rank import Start, asked_to_end, end_with_parent, first_line, limit_threads, note_of, write
 from underlap.run.session import Session
 
@@ -242,12 +242,29 @@ def blamed(notes: dict[int, dict[str, Any]], silent: list[int], timeout_s: float
 
 
 def place_in_job(environment: dict[str, str]) -> tuple[int, int] | None:
-    """(rank, world) where torchrun or srun started this process, else None."""
+    """(rank, world) where torchrun or srun started this process, else None. Raises OptionError for what neither sets."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
-        return int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
-        return int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
-    return None
+        names = ("RANK", "WORLD_SIZE")
+    elif "SLURM_PROCID" in environment and _whole(environment, "SLURM_NTASKS", 1) > 1:
+        names = ("SLURM_PROCID", "SLURM_NTASKS")
+    else:
+        return None
+    rank, world = (_whole(environment, name) for name in names)
+    if not 0 <= rank < world:
+        raise OptionError(f"{names[0]} and {names[1]}: expected a rank from 0 to one less than the number of ranks")
+    if "MASTER_PORT" in environment and not 0 < _whole(environment, "MASTER_PORT") < 65_536:
+        raise OptionError("MASTER_PORT: expected a port from 1 to 65535")
+    return rank, world
+
+
+def _whole(environment: dict[str, str], name: str, default: int | None = None) -> int:
+    """The number in a variable, whose value is never shown."""
+    if name not in environment and default is not None:
+        return default
+    try:
+        return int(environment[name])
+    except ValueError:
+        raise OptionError(f"{name}: expected a whole number, as torchrun or srun sets it") from None
 
 
 def local_rank(environment: dict[str, str], rank: int) -> int:
@@ -256,7 +273,7 @@ def local_rank(environment: dict[str, str], rank: int) -> int:
         return rank
     for name in ("LOCAL_RANK", "SLURM_LOCALID"):
         if name in environment:
-            return int(environment[name])
+            return _whole(environment, name)
     return rank
 
 
@@ -265,7 +282,7 @@ def local_ranks(environment: dict[str, str], world: int) -> int:
     if place_in_job(environment) is None:
         return world
     if "LOCAL_WORLD_SIZE" in environment:
-        return int(environment["LOCAL_WORLD_SIZE"])
+        return _whole(environment, "LOCAL_WORLD_SIZE")
     # 4(x2),3: the first machines have the most.
     found = re.match(r"(\d+)", environment.get("SLURM_TASKS_PER_NODE", ""))
     return int(found[1]) if found else world
