@@ -40,7 +40,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     predictions = [each.prediction for each in plans if each.prediction is not None]
     told = foretold(scenario, predictions, outcome.seen, ab) if scenario is not None else None
     if told is not None and scenario is not None:
-        told = msgspec.structs.replace(told, assumptions=[*_measured_otherwise(what, scenario.cluster), *told.assumptions])
+        told = msgspec.structs.replace(told, assumptions=[*measured_otherwise(what, scenario.cluster), *told.assumptions])
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
     return Trial(
         model=what.model.name,
@@ -59,7 +59,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     )
 
 
-def _measured_otherwise(what: Asked, cluster: Cluster) -> list[str]:
+def measured_otherwise(what: Asked, cluster: Cluster) -> list[str]:
     """What decides most of what overlap is worth, and was another when the cluster was measured."""
     found = []
     testbed = cluster.measured
