@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import socket
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -288,6 +290,9 @@ def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str
 
 def _keep(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
     """After a failure: the steps that this rank has a record of, and the one that failed."""
+    if threading.current_thread() is threading.main_thread():
+        # torchrun asks to end as soon as another rank has: that must not cut off what is written here.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for name, engine in engines.items():
         kept = [*records[name][-RECORDED:], *([engine.failed] if engine.failed else [])]
         if kept:
