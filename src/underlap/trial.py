@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Literal
 
 import msgspec
@@ -92,6 +93,11 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Null without --fabric: other interfaces carry the bytes of others too."""
     parts: list[StepParts] = []
     """Of each measured repetition."""
+
+    @property
+    def median_step_ns(self) -> int:
+        """Of the measured repetitions."""
+        return round(statistics.median(self.step_ns))
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

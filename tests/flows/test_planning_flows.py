@@ -152,7 +152,7 @@ def test_the_step_decides_before_what_is_hidden(ratio: float, exposed: float | N
 
 
 def point(batch: int, verdict: str) -> SweepPoint:
-    return SweepPoint(layout="a", policy="b", batch=batch, seq=1, verdict=verdict)  # type: ignore[arg-type]
+    return SweepPoint(layout="a", policy="b", batch=batch, seq=1, verdict=verdict)  # type: ignore[arg-type]  # a str of the parametrization, which lists verdicts
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,14 @@ def test_levers_are_ranked_by_step_time_above_the_noise_and_the_pair_beats_its_p
     answer = levers(scenario("tp=4,dp=4,sp,zero=1", "train,gbs=8,mbs=1,seq=4096"))
     steps = [lever.step_ns for lever in answer.ranked]
     assert steps == sorted(steps)  # type: ignore[type-var]  # all are known
-    assert all(lever.step_ratio < 1 - answer.noise and lever.fits for lever in answer.ranked)  # type: ignore[operator]
+    assert all(lever.step_ratio < 1 - answer.noise and lever.fits for lever in answer.ranked)  # type: ignore[operator]  # ranked ones have a ratio
     words = {lever.change: lever.word for lever in answer.ranked}
     assert words["gradients=bf16"] == "removed"
     assert words["dp=bucket:100MB"] == "hidden"
     assert answer.pair is not None
-    assert answer.pair.step_ns <= steps[0]  # type: ignore[operator]
+    assert answer.pair.step_ns <= steps[0]  # type: ignore[operator]  # a pair that is given has a step
     for lever in answer.not_ranked:
-        assert lever.problem or not lever.fits or lever.step_ratio >= 1 - answer.noise  # type: ignore[operator]
+        assert lever.problem or not lever.fits or lever.step_ratio >= 1 - answer.noise  # type: ignore[operator]  # one without a problem has a ratio
 
 
 def test_a_layout_without_communication_has_no_overlap_to_offer() -> None:

@@ -41,6 +41,6 @@ def test_gradients_are_sent_over_context_ranks_too() -> None:
 
 def test_a_pass_made_in_python_is_checked_like_one_that_is_read() -> None:
     with pytest.raises(OptionError, match="name=buckets: did you mean 'bucket'"):
-        Pass("buckets")  # type: ignore[arg-type]
+        Pass("buckets")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(OptionError, match="bucket without a parameter"):
         Pass("bucket")

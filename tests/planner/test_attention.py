@@ -21,7 +21,7 @@ SEQUENCE, HEADS, HEAD = 64, 2, 8
 
 
 def planned(attention: str, recompute: str = "none", layout: Layout = Layout(), layers: int = 2) -> Plan:  # noqa: B008  # frozen
-    workload = Train(gbs=2 * layout.dp, mbs=2, seq=SEQUENCE, attention=attention, recompute=recompute)  # type: ignore[arg-type]
+    workload = Train(gbs=2 * layout.dp, mbs=2, seq=SEQUENCE, attention=attention, recompute=recompute)  # type: ignore[arg-type]  # str of the parametrization
     return plan(model(layers), layout, workload, domain=8)
 
 

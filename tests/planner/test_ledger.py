@@ -23,7 +23,7 @@ KV = DENSE.kv_heads * DENSE.head_dim
 
 
 def planned(layout: Layout, *, model: Model = DENSE, micro_batches: int = 1, gradients: str = "bf16") -> Plan:
-    workload = Train(gbs=layout.dp * layout.fsdp * micro_batches, mbs=1, seq=SEQUENCE, gradients=gradients)  # type: ignore[arg-type]
+    workload = Train(gbs=layout.dp * layout.fsdp * micro_batches, mbs=1, seq=SEQUENCE, gradients=gradients)  # type: ignore[arg-type]  # str of the parametrization
     return plan(model, layout, workload, domain=8)
 
 

@@ -41,7 +41,7 @@ def model(layers: int) -> Model:
 
 
 def layout_of(schedule: str, pp: int, **more: int) -> Layout:
-    return Layout(pp=pp, schedule=schedule, virtual=2 if schedule == "interleaved" else 1, **more)  # type: ignore[arg-type]
+    return Layout(pp=pp, schedule=schedule, virtual=2 if schedule == "interleaved" else 1, **more)  # type: ignore[arg-type]  # str of the parametrization
 
 
 def counts(schedule: str, pp: int) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ def test_weight_gradients_put_off_keep_the_dependences_of_experts_latents_and_di
     model: Model, recompute: str
 ) -> None:
     layout = Layout(dp=2, tp=2, sp=True, pp=2, ep=2 if model.experts else 1, etp=1 if model.experts else None, zero=1)
-    workload = Train(gbs=8, mbs=1, seq=64, recompute=recompute)  # type: ignore[arg-type]
+    workload = Train(gbs=8, mbs=1, seq=64, recompute=recompute)  # type: ignore[arg-type]  # str of the parametrization
     before, after = (
         plan(model, msgspec.structs.replace(layout, schedule=schedule), workload, domain=8) for schedule in ("1f1b", "zb-h1")
     )

@@ -24,7 +24,7 @@ def screen(wire: WireBytes | None, **options: Any) -> list[str]:
         refused=[],
         wire=wire,
     )
-    trial = Trial(model="m", layout="tp=2", workload="w", ranks=2, variants=[variant], baseline=None, **options)  # type: ignore[arg-type]
+    trial = Trial(model="m", layout="tp=2", workload="w", ranks=2, variants=[variant], baseline=None, **options)  # type: ignore[arg-type]  # options of several types; the Report is not looked at
     file = io.StringIO()
     print_trial(trial, file)
     return file.getvalue().splitlines()

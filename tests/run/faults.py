@@ -34,7 +34,7 @@ def _at_a_collective(happens: Callable[[], None]) -> None:
             engine.closures[issues[1]] = happens
         return recorded_step(engine)
 
-    Engine.recorded_step = step  # type: ignore[method-assign,assignment]
+    Engine.recorded_step = step  # type: ignore[method-assign,assignment]  # replaced in a process of its own, which ends with it
 
 
 def _sent(number: signal.Signals, folder: Path) -> None:

@@ -65,8 +65,8 @@ def trained(model: object, full: reference.Full, batch: object, steps: int) -> f
 def _loss(model: object, parameters: reference.Full, batch: object) -> object:
     from torch.nn import functional
 
-    found = reference.logits(model, parameters, batch[:, :-1], theta=500000.0)  # type: ignore[arg-type,index]
-    return functional.cross_entropy(found.reshape(-1, found.shape[-1]), batch[:, 1:].reshape(-1))  # type: ignore[index]
+    found = reference.logits(model, parameters, batch[:, :-1], theta=500000.0)  # type: ignore[arg-type,index]  # a mapping that reads on demand
+    return functional.cross_entropy(found.reshape(-1, found.shape[-1]), batch[:, 1:].reshape(-1))  # type: ignore[index]  # a batch of tokens
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def _loss(model: object, parameters: reference.Full, batch: object) -> object:
 )
 def test_a_shard_that_ranks_cannot_read_is_named_once(damage: object, said: str, tmp_path: Path) -> None:
     checkpoints.folder_of(tmp_path, "llama")
-    damage(tmp_path / "model-00002-of-00002.safetensors")  # type: ignore[operator]
+    damage(tmp_path / "model-00002-of-00002.safetensors")  # type: ignore[operator]  # a function of the parametrization
     result = CliRunner().invoke(main, ["run", "--model", str(tmp_path), "--layout", "tp=2", "--workload", TRAIN])
     assert result.exit_code == 2
     lines = [line for line in result.output.splitlines() if line.startswith("Error")]
@@ -102,7 +102,7 @@ def test_a_shard_that_ranks_cannot_read_is_named_once(damage: object, said: str,
 def test_a_damaged_shard_is_named(damage: object, said: str, tmp_path: Path) -> None:
     checkpoints.folder_of(tmp_path, "llama")
     path = tmp_path / "model-00001-of-00002.safetensors"
-    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]  # a function of the parametrization
     with pytest.raises(InputError, match=f"model-00001-of-00002.safetensors {said}"):
         Checkpoint(tmp_path, inputs.model(str(tmp_path)))
 

@@ -225,7 +225,7 @@ def programs(draw: st.DrawFn) -> Program:
         made.append(
             Instruction(
                 row=row, key=f"row {row}", kind=kind, phase="forward", role="any", micro_batch=0, layer=0, part=(0, 1),
-                **(plain | fields),  # type: ignore[arg-type]
+                **(plain | fields),  # type: ignore[arg-type]  # fields of several types
             )
         )  # fmt: skip
 

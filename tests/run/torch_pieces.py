@@ -152,7 +152,7 @@ def pipeline(job: Inputs, kind: str) -> tuple[float, reference.Full, Counter]:
     layers = job.model.layers // stages
     group = dist.new_group(list(range(ranks)), group_desc="pp")
     size, count = micro_batch_size(job.workload, job.layout), micro_batches(job.workload, job.layout)
-    seq = job.workload.seq  # type: ignore[union-attr]
+    seq = job.workload.seq  # type: ignore[union-attr]  # only training is compared here
     parts, made = [], []
     for number in range(rank, stages, ranks):
         part = Decoder(job.model, _full(job), number * layers, (number + 1) * layers)

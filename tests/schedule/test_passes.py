@@ -191,6 +191,6 @@ def test_a_micro_batch_of_one_sequence_is_split_by_position_and_backward_from_th
     made = applied(trained(Layout(tp=2), mbs=1), "tp=split_batch")
     forward = made.blocks["dense.forward.split"].operations
     backward = made.blocks["dense.backward.split"].operations
-    contexts = [o.work.context for o in forward if o.role == "attention.core"]  # type: ignore[union-attr]
+    contexts = [o.work.context for o in forward if o.role == "attention.core"]  # type: ignore[union-attr]  # works of attention.core have a context
     parts = [o.part for o in backward if o.role == "attention.core"]
     assert (contexts, parts) == ([32, 64], [1, 0])

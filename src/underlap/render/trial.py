@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import IO
 
 from underlap.render.plain import clean, milliseconds, percent, size, wrap
@@ -31,9 +30,8 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
 
 def _variant_lines(variant: Variant) -> list[str]:
     steps = sorted(variant.step_ns)
-    middle = round(statistics.median(steps))
     lines = [
-        f"{variant.name} ({clean(variant.policy)}): step {milliseconds(middle, 2)} ms, median of {len(steps)} "
+        f"{variant.name} ({clean(variant.policy)}): step {milliseconds(variant.median_step_ns, 2)} ms, median of {len(steps)} "
         f"({milliseconds(steps[0], 2)} to {milliseconds(steps[-1], 2)}); host issue "
         f"{percent(variant.host_issue_share)} % of the step"
     ]

@@ -67,7 +67,7 @@ def main(path: str, log: str, parent: int) -> None:
         rank, enter = pickle.load(stream)  # noqa: S301 - the parent wrote it, into a folder of its own
         if enter is not None:
             enter(rank)
-        start: Start = pickle.load(stream)  # noqa: S301
+        start: Start = pickle.load(stream)  # noqa: S301  # written by the process that started this one
     from torch.distributed.elastic.multiprocessing.errors import record
 
     told = _Told()
