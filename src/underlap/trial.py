@@ -54,6 +54,11 @@ class WireBytes(msgspec.Struct, frozen=True, kw_only=True):
     barrier_bytes: int
     """Of one barrier; subtracted."""
 
+    @property
+    def median_sent_bytes(self) -> int:
+        """Of the measured repetitions."""
+        return round(statistics.median(self.sent_bytes))
+
 
 class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     """One repetition, mean over ranks: unions as in a Report."""

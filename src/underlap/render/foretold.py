@@ -20,7 +20,8 @@ KEY = 27
 
 def print_foretold(found: Foretold, file: IO[str]) -> None:
     """Write it below the trial."""
-    header = f"SIMULATED on {clean(found.cluster)} beside MEASURED; ms per step, medians with what holds them with 95 %"
+    what = "ms per step, medians with what holds them with 95 % (of fewer than six repetitions: the extremes)"
+    header = f"SIMULATED on {clean(found.cluster)} beside MEASURED; {what}"
     for line in wrap(header, WIDTH):
         file.write(line + "\n")
     for variant in found.variants:

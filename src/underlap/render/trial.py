@@ -50,8 +50,7 @@ def _variant_lines(variant: Variant) -> list[str]:
 
 
 def _wire_line(wire: WireBytes) -> str:
-    sent = sorted(wire.sent_bytes)
-    middle = size(sent[len(sent) // 2])
+    middle = size(wire.median_sent_bytes)
     ratio = "nothing planned" if wire.ratio is None else f"{wire.ratio:.4f} of the planned {size(wire.planned_bytes)}"
     return f"  on the wire: {middle} per step without headers, all ranks, {ratio}"
 
