@@ -126,7 +126,7 @@ def _table(rows: Sequence[Row]) -> str:
             f"{one.compute:.0f}",
             f"{one.communication:.0f}",
             "" if one.link is None else f"{one.link:.0f}",
-            f"{one.library:.0f}",
+            f"{one.core:.0f}",
             f"{one.base:.0f}",
             f"{one.step:.0f}",
             f"{one.ratio:.3f} ({one.ratio_low:.3f} to {one.ratio_high:.3f})",

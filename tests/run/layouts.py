@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 
 from tests.run import reference
 from tests.run.counting import Counter, added
@@ -18,6 +22,8 @@ from underlap.plan import OpKind
 from underlap.planner import plan as planned
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.engine import Engine, Inputs, batch_of, trains
+from underlap.run.exchange import Exchange
+from underlap.run.flight import size_of
 from underlap.run.launch import Local, launch
 from underlap.run.machine import Closure, Constants
 from underlap.run.session import Session
@@ -121,7 +127,8 @@ def identifier(case: Case) -> str:
 def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     engine = Engine(plan, job, session.rank, torch.device("cpu"), session.timeout_s)
     logits = watched(engine)
-    with Counter() as seen:
+    kept: dict[str, int] = defaultdict(int)
+    with Counter() as seen, noting_what_is_kept(kept):
         record = engine.recorded_step()
     gradients = {key: value.clone() for key, value in engine.tensors("gradient").items()}
     shards = {key: value.clone() for key, value in engine.tensors("gradient_shard").items()}
@@ -133,6 +140,8 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
         "logits": logits,
         "counted": engine.counted(),
         "seen": dict(seen.bytes),
+        "kept": dict(kept),
+        "place": {name: members.index(session.rank) for name, members in engine.program.members.items()},
         "uneven": seen.uneven,
         "control": engine.control(),
         "keys": [engine.program.instructions[row].key for row in record.flights],
@@ -142,6 +151,24 @@ def run_one(session: Session, plan: Any, job: Inputs) -> dict[str, Any]:
     }
     engine.close()
     return found
+
+
+@contextlib.contextmanager
+def noting_what_is_kept(kept: dict[str, int]) -> Iterator[None]:
+    """Between two ranks, what a rank sends to itself never reaches torch: counted here by group."""
+    real = Exchange.all_to_all
+
+    def noted(self: Exchange, got: Any, sent: Any, here: Any = None, there: Any = None) -> list[Any]:
+        if self.ways is not None and len(sent):
+            rows = len(sent) // 2 if there is None else there[dist.get_rank(self.group)]
+            kept[self.group.group_desc] += size_of(sent) // len(sent) * rows
+        return real(self, got, sent, here, there)
+
+    Exchange.all_to_all = noted  # type: ignore[method-assign]  # for a while
+    try:
+        yield
+    finally:
+        Exchange.all_to_all = real  # type: ignore[method-assign]  # as it was
 
 
 def watched(engine: Engine) -> list[Logits]:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from underlap.run.communication import _reduce_scatter
+from underlap.run.exchange import Exchange
 from underlap.run.fabric import INTERFACE
 from underlap.run.meter import Meter
 from underlap.run.priority import THREADS, gloo_threads, scheduled
@@ -22,15 +23,20 @@ KIB, MIB = 2**10, 2**20
 SIZES = (256 * KIB, MIB, 4 * MIB)
 
 
-def collectives(size: int, rank: int, ranks: int) -> dict[str, tuple[float, Callable[[], object]]]:
-    """Of payloads of `size` bytes: (bytes that leave a rank in the mean, by the formulas of the ledger; the call)."""
+def collectives(size: int, rank: int, exchange: Exchange) -> dict[str, tuple[float, Callable[[], object]]]:
+    """Of payloads of `size` bytes between two ranks: (bytes that leave a rank, by the formulas of the ledger; the call)."""
+    ranks = dist.get_world_size(exchange.group)
     others = (ranks - 1) / ranks
     whole, parts = torch.ones(size // 4), torch.ones(ranks, size // 4 // ranks)
     other = (rank + 1) % ranks, (rank - 1) % ranks
 
+    def done(works: list[Any]) -> None:
+        for work in works:
+            work.wait()
+
     def scatter() -> None:
-        work, add_up = _reduce_scatter(torch.empty_like(parts[0]), parts, dist.group.WORLD)
-        work.wait()
+        works, add_up = _reduce_scatter(torch.empty_like(parts[0]), parts, exchange)
+        done(works)
         add_up()
 
     def ring() -> None:
@@ -41,9 +47,9 @@ def collectives(size: int, rank: int, ranks: int) -> dict[str, tuple[float, Call
 
     return {
         "all_reduce": (2 * others * size, lambda: dist.all_reduce(whole)),
-        "all_gather": (others * size, lambda: dist.all_gather_single(whole.view(-1), parts[0])),
+        "all_gather": (others * size, lambda: done(exchange.all_gather(whole.view(ranks, -1), parts[0]))),
         "reduce_scatter": (others * size, scatter),
-        "all_to_all": (others * size, lambda: dist.all_to_all_single(torch.empty_like(parts), parts)),
+        "all_to_all": (others * size, lambda: done(exchange.all_to_all(torch.empty_like(parts), parts))),
         "send": (size, ring),
     }
 
@@ -53,9 +59,11 @@ def counted(session: Session, out: Path) -> None:
     with session.connected():
         meter = Meter(INTERFACE)
         meter.learn_idle()
+        ranks = list(range(session.world))
+        exchange = Exchange(dist.new_group(ranks), (dist.new_group(ranks), dist.new_group(ranks)))
         rows: dict[str, Any] = {}
         for size in SIZES:
-            for name, (planned, call) in collectives(size, session.rank, session.world).items():
+            for name, (planned, call) in collectives(size, session.rank, exchange).items():
                 call()
                 meter.begin()
                 begun = time.monotonic()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
@@ -113,23 +115,47 @@ def test_bytes_at_the_process_groups_equal_the_ledger_of_the_plan(case: Case, re
 def test_what_torch_sees_at_the_process_groups_is_what_the_engine_counts(case: Case, results: dict[Case, Results]) -> None:
     uneven = 0
     for result in results[case]:
-        counted = dict(result["counted"])
+        ways = {group.partition(" from its ")[0] for group, _ in result["seen"] if " from its " in group}
+        counted = at_groups(result["counted"], ways)
         for (group, collective, what), size in result["control"].items():
             name = f"{group} counts" if what == "numbers of rows" else group
             counted[name, collective] = counted.get((name, collective), 0) + size
-        # A message is counted where it is sent.
-        seen = {key: size for key, size in result["seen"].items() if key[1] != "recv"}
-        assert emulated(seen) == emulated(counted)
-        uneven += result["uneven"]
+        assert seen_at_groups(result, ways) == {key: size for key, size in counted.items() if size}
+        # Between two ranks: it keeps as many rows as it sends, or not.
+        uneven += result["uneven"] + (2 * result["kept"].get("ep", 0) != counted.get(("ep", "said"), 0))
+    if len(results[case]) == 2:
+        for group, collective in results[case][0]["seen"]:
+            if " from its " in group:
+                # What a rank of a pair hears is what the other says.
+                first, second = (result["seen"][group, collective] for result in results[case])
+                assert first == second
     assert (uneven > 0) == ("ep=" in case.layout)
 
 
-def emulated(counted: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """With a reduce-scatter as what the engine makes of it over gloo: an all-to-all of the same bytes."""
+def at_groups(counted: dict[tuple[str, str], int], ways: set[str]) -> dict[tuple[str, str], int]:
+    """With a reduce-scatter as what the engine makes of it over gloo, an all-to-all of the same bytes; and where two ranks
+    exchange over a group for each way, with what this rank says: half of what it gathers, and all that it sends, itself
+    included."""
     found: dict[tuple[str, str], int] = {}
     for (group, collective), size in counted.items():
         key = group, "all_to_all" if collective == "reduce_scatter" else collective
-        if size:
+        if group in ways and key[1] in ("all_to_all", "all_gather"):
+            key = group, "said"
+        found[key] = found.get(key, 0) + (size // 2 if key[1] == "said" and collective == "all_gather" else size)
+    return found
+
+
+def seen_at_groups(result: dict[str, Any], ways: set[str]) -> dict[tuple[str, str], int]:
+    """The same of what torch saw. A message is counted where it is sent, a broadcast where it comes from."""
+    said = {f"{group} from its {'first' if result['place'][group] == 0 else 'second'} rank" for group in ways}
+    found: dict[tuple[str, str], int] = {(group, "said"): result["kept"][group] for group in ways if result["kept"].get(group)}
+    for (group, collective), size in result["seen"].items():
+        key = group, collective
+        if group.partition(" from its ")[0] in ways and collective == "broadcast":
+            if group not in said:
+                continue
+            key = group.partition(" from its ")[0], "said"
+        if collective != "recv" and size:
             found[key] = found.get(key, 0) + size
     return found
 

@@ -253,6 +253,7 @@ def programs(draw: st.DrawFn) -> Program:
         slots=(16, 16, 16),
         members={},
         tables={},
+        exchanging=frozenset(),
         pieces=1,
     )
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test, 
 from tests.run import layouts, torch_pieces  # noqa: E402 - only with torch
 from tests.run.counting import added  # noqa: E402
 from tests.run.layouts import Case  # noqa: E402
+from underlap.ledger import ledger  # noqa: E402
 from underlap.run.launch import Local, launch  # noqa: E402
 
 TRAIN = "train,gbs=8,mbs=2,seq=16,precision=fp32"
@@ -119,8 +120,10 @@ def test_process_groups_are_those_of_the_layout_and_of_the_device_mesh(
 ) -> None:
     plan, job, _ = layouts.made(case)
     tables = {name: job.layout.groups(*group.axis).tolist() for name, group in plan.groups.items()}
-    # One more for each of ep: the numbers of rows have groups of their own.
+    # One more for each of ep: the numbers of rows have groups of their own. Two more for each pair that exchanges something.
     expected = sum(map(len, tables.values())) + len(tables.get("ep", ()))
+    exchanging = {entry.group for entry in ledger(plan) if entry.collective not in ("all_reduce", "send")}
+    expected += sum(2 for name in exchanging for row in tables[name] if len(row) == 2)
     for rank, found in enumerate(grouped[case]):
         own = {name: next(row for row in table if rank in row) for name, table in tables.items()}
         assert found["mesh"] == own

@@ -110,7 +110,7 @@ def _parts(ranks: Sequence[Account]) -> StepParts:
         values = [getattr(each, part) for each in ranks]
         return None if None in values else round(statistics.fmean(values))
 
-    return StepParts(**{name: mean(name) for name in StepParts.__struct_fields__})  # type: ignore[arg-type]  # only transfer_ns
+    return StepParts(**{name: mean(name) for name in StepParts.__struct_fields__})  # type: ignore[arg-type]  # only transfer_ns and core_ns
 
 
 def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:

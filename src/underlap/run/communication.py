@@ -17,8 +17,9 @@ import torch.distributed as dist
 
 from underlap.cost.work import Transfer
 from underlap.errors import PlanError
+from underlap.run.exchange import Exchange
 from underlap.run.flight import Flight, now_ns, size_of
-from underlap.run.groups import GroupOf
+from underlap.run.groups import ExchangeOf, GroupOf
 from underlap.run.machine import Closure, Rank, Site, void
 from underlap.run.program import Instruction, Operand
 from underlap.run.routed import Routed
@@ -28,6 +29,7 @@ class GroupsOf(Protocol):
     """Process groups by the names that the plan has for them."""
 
     of: GroupOf
+    exchanges: ExchangeOf
 
 
 class Wire:
@@ -72,20 +74,20 @@ class Wire:
 
     def _bound(self, site: Site, collective: str) -> Callable[[], Flight]:
         instruction = site.instruction
-        group = self.groups.of[str(instruction.group)]
+        group, exchange = (of[str(instruction.group)] for of in (self.groups.of, self.groups.exchanges))
         first = (*instruction.reads, *instruction.writes)[0].name
         weights = first.startswith(("weight.", "shard.", "gradient.", "gradient_shard."))
         if instruction.group in ("ep", "etp") and collective != "all_reduce" and not weights:
-            return self.routed.bound(site, group, collective)
+            return self.routed.bound(site, exchange, collective)
         match collective:
             case "all_reduce":
                 return self._all_reduce(site, group)
             case "all_gather":
-                return self._gather_weights(site, group) if weights else self._gather_rows(site, group)
+                return self._gather_weights(site, exchange) if weights else self._gather_rows(site, exchange)
             case "reduce_scatter":
-                return self._scatter_gradients(site, group) if weights else self._scatter_rows(site, group)
+                return self._scatter_gradients(site, exchange) if weights else self._scatter_rows(site, exchange)
             case "all_to_all":
-                return self._exchange_heads(site, group)
+                return self._exchange_heads(site, exchange)
             case "send":
                 return self._message(site, group)
         raise PlanError(f"{instruction.key}: the engine has no {collective}: expected one that gloo has")
@@ -113,11 +115,11 @@ class Wire:
 
         return start
 
-    def _gather_weights(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _gather_weights(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Parts of several weights -> the weights. In place, a rank's part is where it belongs."""
         instruction = site.instruction
-        size = dist.get_world_size(group)
-        own = dist.get_rank(group)
+        size = dist.get_world_size(exchange.group)
+        own = dist.get_rank(exchange.group)
         targets = [site.write(at) for at in range(len(instruction.writes))]
         lengths = [-(-target.numel() // size) for target in targets]
         in_place = instruction.reads[0].name.startswith("weight.")
@@ -132,19 +134,19 @@ class Wire:
             packed = torch.cat([part(source, length) for source, length in zip(sources, lengths, strict=True)])
             whole = packed.new_empty(size, packed.numel())
             begun = self._begun(site.instruction)
-            work = dist.all_gather_single(whole.view(-1), packed, group=group, async_op=True)
+            works = exchange.all_gather(whole, packed)
 
             def unpack() -> None:
                 for target, piece in zip(targets, whole.split(lengths, dim=1), strict=True):
                     target.copy_(piece.reshape(-1)[: target.numel()].view(target.shape))
 
-            return Flight(begun, [work], size_of(whole), unpack)
+            return Flight(begun, works, size_of(whole), unpack)
 
         return start
 
-    def _scatter_gradients(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _scatter_gradients(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Gradients -> this rank's part of their sum, written or added."""
-        size = dist.get_world_size(group)
+        size = dist.get_world_size(exchange.group)
         sources = [site.read(at) for at in range(len(site.instruction.reads))]
         puts = [site.into(operand) for operand in site.instruction.writes]
         lengths = [-(-source.numel() // size) for source in sources]
@@ -154,44 +156,44 @@ class Wire:
             packed = torch.cat(parts, dim=1)
             result = packed.new_empty(packed.shape[1])
             begun = self._begun(site.instruction)
-            work, add_up = _reduce_scatter(result, packed, group)
+            works, add_up = _reduce_scatter(result, packed, exchange)
 
             def unpack() -> None:
                 add_up()
                 for put, piece in zip(puts, result.split(lengths), strict=True):
                     put(piece)
 
-            return Flight(begun, [work], size_of(packed), unpack)
+            return Flight(begun, works, size_of(packed), unpack)
 
         return start
 
-    def _gather_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _gather_rows(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Tokens of the tp ranks -> all tokens, in order."""
-        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        size, source, result = dist.get_world_size(exchange.group), site.read(0), site.write(0)
         pieces = self._pieces(site.instruction.writes[0])
         if site.instruction.reads[0].cell == site.instruction.writes[0].cell:
             # Ranks have each made their part of the rows, in place and in order.
-            source, pieces = source.view(size, -1, *source.shape[1:])[dist.get_rank(group)], 1
+            source, pieces = source.view(size, -1, *source.shape[1:])[dist.get_rank(exchange.group)], 1
 
         def start() -> Flight:
             whole = source.new_empty(size, *source.shape)
             begun = self._begun(site.instruction)
-            work = dist.all_gather_single(whole.view(-1, *source.shape[1:]), source.contiguous(), group=group, async_op=True)
-            return Flight(begun, [work], size_of(whole), lambda: void(result.copy_(_by_piece(whole, pieces).view(result.shape))))
+            works = exchange.all_gather(whole, source.contiguous())
+            return Flight(begun, works, size_of(whole), lambda: void(result.copy_(_by_piece(whole, pieces).view(result.shape))))
 
         return start
 
-    def _scatter_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _scatter_rows(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Partial sums of all tokens -> the sum of this rank's."""
-        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        size, source, result = dist.get_world_size(exchange.group), site.read(0), site.write(0)
         pieces = self._pieces(site.instruction.reads[0])
 
         def start() -> Flight:
             # (pieces, ranks, rows, ...) -> (ranks, pieces, rows, ...)
             parts = source.reshape(pieces, size, -1, *source.shape[1:]).transpose(0, 1).contiguous()
             begun = self._begun(site.instruction)
-            work, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), group)
-            return Flight(begun, [work], size_of(source), add_up)
+            works, add_up = _reduce_scatter(result.view(-1), parts.view(size, -1), exchange)
+            return Flight(begun, works, size_of(source), add_up)
 
         return start
 
@@ -200,9 +202,9 @@ class Wire:
         whole = self.rank.program.cells[operand.cell].shape[0]
         return max(1, self.rank.program.pieces * operand.rows // whole)
 
-    def _exchange_heads(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _exchange_heads(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Ulysses: parts of the sequence with all heads <-> all of it with parts of the heads."""
-        size, source, result = dist.get_world_size(group), site.read(0), site.write(0)
+        size, source, result = dist.get_world_size(exchange.group), site.read(0), site.write(0)
         to_heads = result.shape[0] > source.shape[0]
         rows = min(source.shape[0], result.shape[0])
         sections = _sections(site, max(source.shape[1], result.shape[1]))
@@ -217,7 +219,7 @@ class Wire:
                 sent = source.reshape(sequences, size, rows // sequences, -1).transpose(0, 1).contiguous()
             got = torch.empty_like(sent)
             begun = self._begun(site.instruction)
-            work = dist.all_to_all_single(got.view(size, -1), sent.view(size, -1), group=group, async_op=True)
+            works = exchange.all_to_all(got.view(size, -1), sent.view(size, -1))
 
             def unpack() -> None:
                 if to_heads:
@@ -227,7 +229,7 @@ class Wire:
                 parts = got.view(size, rows, -1).split(narrow, dim=2)
                 result.copy_(torch.cat([part.transpose(0, 1).reshape(rows, -1) for part in parts], dim=1))
 
-            return Flight(begun, [work], size_of(sent), unpack)
+            return Flight(begun, works, size_of(sent), unpack)
 
         return start
 
@@ -305,13 +307,13 @@ def _by_piece(whole: torch.Tensor, pieces: int) -> torch.Tensor:
     return whole.view(size, pieces, rows // pieces, *rest).transpose(0, 1).reshape(-1, *rest)
 
 
-def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, group: Any) -> tuple[Any, Closure]:
+def _reduce_scatter(result: torch.Tensor, parts: torch.Tensor, exchange: Exchange) -> tuple[list[Any], Closure]:
     """Begin to add up row r of every rank's parts on rank r; the second half of it is done once the first has ended."""
-    if dist.get_backend(group) != "gloo":
-        return dist.reduce_scatter_single(result, parts.view(-1), group=group, async_op=True), lambda: None
+    if dist.get_backend(exchange.group) != "gloo":
+        return [dist.reduce_scatter_single(result, parts.view(-1), group=exchange.group, async_op=True)], lambda: None
     got = torch.empty_like(parts)
-    work = dist.all_to_all_single(got, parts, group=group, async_op=True)
-    return work, lambda: void(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
+    works = exchange.all_to_all(got, parts)
+    return works, lambda: void(result.copy_(got.float().sum(0) if got.dtype != torch.float64 else got.sum(0)))
 
 
 def _padded(flat: torch.Tensor, length: int) -> torch.Tensor:

@@ -18,30 +18,41 @@ from typing import Any
 
 import torch.distributed as dist
 
+from underlap.run.exchange import Exchange, Ways
 from underlap.run.program import Program
 
 GroupOf = dict[str, Any]
+ExchangeOf = dict[str, Exchange]
 
 COUNTS = "ep counts"
 """The group in which ranks of ep tell each other how many rows they send."""
 
 
 class Groups:
-    """A process group for each group of the plan, and one for the numbers of rows that ranks of ep tell each other."""
+    """A process group for each group of the plan, two more where two ranks exchange something, and one for the numbers of rows
+    that ranks of ep tell each other."""
 
     def __init__(self, program: Program, timeout_s: float) -> None:
         self.of: GroupOf = {}
+        self.exchanges: ExchangeOf = {}
         made: list[Any] = []
+
+        def new(ranks: tuple[int, ...], name: str) -> Any:
+            made.append(dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), group_desc=name))
+            return made[-1]
+
         tables = dict(program.tables)
         if "ep" in tables:
             tables[COUNTS] = tables["ep"]
         # Every rank makes every group, in one order: that is how torch agrees on them.
         for name, table in tables.items():
             for ranks in table:
-                group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s), group_desc=name)
-                made.append(group)
+                group = new(ranks, name)
+                ways: Ways | None = None
+                if name in program.exchanging and len(ranks) == 2:
+                    ways = new(ranks, f"{name} from its first rank"), new(ranks, f"{name} from its second rank")
                 if program.rank in ranks:
-                    self.of[name] = group
+                    self.of[name], self.exchanges[name] = group, Exchange(group, ways)
         self._made = made
 
     @property

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import Plan
+from underlap.run.exchange import Exchange
 from underlap.run.flight import Flight
 from underlap.run.machine import DTYPES, Closure, void
 from underlap.run.priority import Priority
@@ -92,7 +93,9 @@ class Wires:
 
     def __init__(self, job: Measuring, session: Session) -> None:
         self.world, self.rank, self.pause_s = session.world, session.rank, job.pause_s
-        self.group = dist.new_group(list(range(session.world)))
+        ranks = list(range(session.world))
+        self.group = dist.new_group(ranks)
+        self.exchange = Exchange(self.group, (dist.new_group(ranks), dist.new_group(ranks)) if session.world == 2 else None)
         self.rounds = 0
         self.watchers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="messages")
         self.kinds: dict[str, Callable[[int], Callable[[], list[Any]]]] = {
@@ -116,13 +119,13 @@ class Wires:
 
     def _all_gather(self, size: int) -> Callable[[], list[Any]]:
         own = torch.ones(self._elements(size / (self.world - 1)), dtype=self.dtype)
-        whole = torch.empty(self.world * own.numel(), dtype=self.dtype)
-        return lambda: [dist.all_gather_single(whole, own, group=self.group, async_op=True)]
+        whole = torch.empty(self.world, own.numel(), dtype=self.dtype)
+        return lambda: self.exchange.all_gather(whole, own)
 
     def _all_to_all(self, size: int) -> Callable[[], list[Any]]:
         sent = torch.ones(self.world, self._elements(size / (self.world - 1)), dtype=self.dtype)
         got = torch.empty_like(sent)
-        return lambda: [dist.all_to_all_single(got, sent, group=self.group, async_op=True)]
+        return lambda: self.exchange.all_to_all(got, sent)
 
     def _send(self, size: int) -> Callable[[], list[Any]]:
         tensor = torch.ones(self._elements(size), dtype=self.dtype)

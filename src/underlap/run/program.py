@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from underlap.cost.work import Transfer, Work
 from underlap.errors import PlanError
@@ -99,6 +99,8 @@ class Program:
     """Of each group: the ranks of the one that this rank belongs to."""
     tables: dict[str, tuple[tuple[int, ...], ...]]
     """Of each group: all of its kind, as every rank has to make them in the same order."""
+    exchanging: frozenset[str]
+    """Groups in which some rank gathers, scatters or exchanges."""
     pieces: int
     """Into how many equal pieces passes cut the tokens of a micro-batch."""
 
@@ -127,8 +129,16 @@ def compiled(plan: Plan, layout: Layout, rank: int) -> Program:
         slots=tuple(cells.slots),
         members=members,
         tables=tables,
+        exchanging=frozenset(_exchanging(plan)),
         pieces=_pieces(plan),
     )
+
+
+def _exchanging(plan: Plan) -> Iterator[str]:
+    for block in plan.blocks.values():
+        for operation in block.operations:
+            if isinstance(operation.work, Transfer) and operation.work.collective not in ("all_reduce", "send"):
+                yield str(operation.group)
 
 
 def check_in_flight(instructions: Iterable[Instruction]) -> None:

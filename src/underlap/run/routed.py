@@ -7,12 +7,12 @@ the rows of all of them. gloo gathers and scatters equal sizes only: here both a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from underlap.errors import PlanError
+from underlap.run.exchange import Exchange
 from underlap.run.flight import Flight, size_of
 from underlap.run.groups import COUNTS, GroupOf
 from underlap.run.machine import Rank, Route, Site
@@ -36,22 +36,22 @@ class Routed:
         if COUNTS in groups or self.gathers:
             rank.exchange_counts = self._exchange_counts
 
-    def bound(self, site: Site, group: Any, collective: str) -> Callable[[], Flight]:
+    def bound(self, site: Site, exchange: Exchange, collective: str) -> Callable[[], Flight]:
         """The function that starts a collective. Raises PlanError for a kind that routed rows do not travel by."""
         match collective:
             case "all_to_all":
-                return self._exchange_rows(site, group)
+                return self._exchange_rows(site, exchange)
             case "all_gather":
-                return self._gather(site, group)
+                return self._gather(site, exchange)
             case "reduce_scatter":
-                return self._scatter(site, group)
+                return self._scatter(site, exchange)
         raise PlanError(f"{site.instruction.key}: the engine has no {collective} of routed rows: expected one that gloo has")
 
-    def _exchange_rows(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _exchange_rows(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Dispatch and combine: rows to the ranks of their experts, and back; how many is known since the routing."""
         instruction, rank = site.instruction, self.rank
         key, (source,), (target,) = site.route_key, instruction.reads, instruction.writes
-        size = dist.get_world_size(group)
+        size = dist.get_world_size(exchange.group)
         put = site.into(target)
         outward = source.name in ("experts.sent", "grad.experts.returned")
 
@@ -63,15 +63,15 @@ class Routed:
             there, here = (mine, theirs) if outward else (theirs, mine)
             got = sent.new_empty((sum(here), *sent.shape[1:]))
             begun = self.begun(site.instruction)
-            work = dist.all_to_all_single(got, sent, here, there, group=group, async_op=True)
-            return Flight(begun, [work], size_of(sent), lambda: put(got))
+            works = exchange.all_to_all(got, sent, here, there)
+            return Flight(begun, works, size_of(sent), lambda: put(got))
 
         return start
 
-    def _gather(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _gather(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Each etp rank's rows for the experts that they share -> all of them, in order of ranks; as many as routing makes."""
         rank, key, source = self.rank, site.route_key, site.instruction.reads[0]
-        put, size = site.into(site.instruction.writes[0]), dist.get_world_size(group)
+        put, size = site.into(site.instruction.writes[0]), dist.get_world_size(exchange.group)
 
         def start() -> Flight:
             rows = _rows_of_each(rank.routes[key])
@@ -79,15 +79,15 @@ class Routed:
             got = own.new_empty((sum(rows), *own.shape[1:]))
             sent = own.repeat(size, *[1] * (own.dim() - 1))
             begun = self.begun(site.instruction)
-            work = dist.all_to_all_single(got, sent, rows, [own.shape[0]] * size, group=group, async_op=True)
-            return Flight(begun, [work], size_of(got), lambda: put(got))
+            works = exchange.all_to_all(got, sent, rows, [own.shape[0]] * size)
+            return Flight(begun, works, size_of(got), lambda: put(got))
 
         return start
 
-    def _scatter(self, site: Site, group: Any) -> Callable[[], Flight]:
+    def _scatter(self, site: Site, exchange: Exchange) -> Callable[[], Flight]:
         """Partial results of all etp ranks' rows -> the sum of this rank's, in order of ranks."""
         rank, key, source = self.rank, site.route_key, site.instruction.reads[0]
-        put, size = site.into(site.instruction.writes[0]), dist.get_world_size(group)
+        put, size = site.into(site.instruction.writes[0]), dist.get_world_size(exchange.group)
 
         def start() -> Flight:
             route = rank.routes[key]
@@ -96,8 +96,8 @@ class Routed:
             mine = rows[route.own]
             got = partial.new_empty((size * mine, *partial.shape[1:]))
             begun = self.begun(site.instruction)
-            work = dist.all_to_all_single(got, partial, [mine] * size, rows, group=group, async_op=True)
-            return Flight(begun, [work], size_of(partial), lambda: put(got.view(size, mine, -1).float().sum(0)))
+            works = exchange.all_to_all(got, partial, [mine] * size, rows)
+            return Flight(begun, works, size_of(partial), lambda: put(got.view(size, mine, -1).float().sum(0)))
 
         return start
 

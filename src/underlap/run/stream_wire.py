@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from underlap.cost.work import Transfer
 from underlap.run.communication import Wire
-from underlap.run.groups import COUNTS
+from underlap.run.exchange import Exchange
+from underlap.run.groups import COUNTS, ExchangeOf
 from underlap.run.lanes import StreamLanes
 from underlap.run.machine import Closure, Rank, Site
 from underlap.run.program import Instruction, Program
@@ -30,6 +31,7 @@ class Communicators:
 
     def __init__(self, program: Program, make: Make) -> None:
         self.of: dict[str, Any] = {}
+        self.exchanges: ExchangeOf = {}
         self.by_link: dict[Link, Any] = {}
         self._made: list[Any] = []
         blocks = thread_blocks(program)
@@ -42,7 +44,7 @@ class Communicators:
                 group = make(ranks, name, blocks.get(name), alone=False)
                 self._made.append(group)
                 if program.rank in ranks:
-                    self.of[name] = group
+                    self.of[name], self.exchanges[name] = group, Exchange(group, None)
         for link in links(program):
             ends = tuple(sorted((link.source, link.target)))
             group = make(ends, f"pp {link.way} {link.source} to {link.target}", blocks.get("pp"), alone=True)

@@ -37,6 +37,9 @@ class Record:
     """None where the host computes: begin_ns and end_ns are then those of the computation, else those of its issue."""
     library_cpu_ns: int = 0
     """CPU time of the process in the step, without that of the thread that computes."""
+    core_ns: int | None = None
+    """What the only core of this rank was busy with beside the thread that computes, the kernel's work for the links included.
+    None where it may use several."""
 
     @property
     def duration_ns(self) -> int:

@@ -32,6 +32,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     exposed_ns: int
     library_cpu_ns: int
     """CPU time of all threads but the one that computes."""
+    core_ns: int | None
+    """As `Record.core_ns`."""
 
 
 class Lasted(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +90,7 @@ def times(
                 alone.append((min(end, arrived[number][key]), end))
             lasted[TRANSFER, key].append(end - begin)
         transfer_ns = None if arrived is None else intervals.length(_union(alone))
-        accounts.append(_account(_union(computed), _union(sent), transfer_ns, record.library_cpu_ns))
+        accounts.append(_account(_union(computed), _union(sent), transfer_ns, record))
     listed = [Lasted(key=key, what=what, ns=values) for (what, key), values in lasted.items()] if each else []
     return RankTimes(accounts=accounts, operations=listed)
 
@@ -105,7 +107,7 @@ def _sent(program: Program, record: Record) -> list[tuple[str, int, int]]:
     ]
 
 
-def _account(compute: intervals.Int64, communication: intervals.Int64, transfer_ns: int | None, library_cpu_ns: int) -> Account:
+def _account(compute: intervals.Int64, communication: intervals.Int64, transfer_ns: int | None, record: Record) -> Account:
     hidden = intervals.length(intervals.intersect(compute, communication))
     sent = intervals.length(communication)
     return Account(
@@ -114,7 +116,8 @@ def _account(compute: intervals.Int64, communication: intervals.Int64, transfer_
         transfer_ns=transfer_ns,
         hidden_ns=hidden,
         exposed_ns=sent - hidden,
-        library_cpu_ns=library_cpu_ns,
+        library_cpu_ns=record.library_cpu_ns,
+        core_ns=record.core_ns,
     )
 
 

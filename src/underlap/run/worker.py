@@ -21,6 +21,7 @@ import torch.distributed as dist
 from underlap.run import serving
 from underlap.run.backend import place
 from underlap.run.checkpoint import Checkpoint
+from underlap.run.core import Core
 from underlap.run.engine import Engine, Inputs, trains
 from underlap.run.job import Job, Outcome, Seen
 from underlap.run.launch import local_rank
@@ -162,13 +163,17 @@ def _step(session: Session, engine: Engine, doing: str, meter: Meter) -> Record:
     session.doing = f"starting {doing}"
     meter.begin()
     session.doing = doing
-    before = time.process_time_ns() - time.thread_time_ns()
+    core = Core.own()
+    before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
+    idle = core.idle_ns() if core is not None else 0
     try:
         record = engine.recorded_step()
     except RuntimeError:
         session.doing = f"{doing}, in {engine.failed_at}"
         raise
     record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
+    if core is not None:
+        record.core_ns = record.duration_ns - (core.idle_ns() - idle) - (time.thread_time_ns() - begun)
     return record
 
 
