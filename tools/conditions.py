@@ -32,7 +32,7 @@ from underlap.trial import Trial  # noqa: E402
 
 PAGE, FIGURE = ROOT / "docs" / "conditions.md", ROOT / "docs" / "conditions.svg"
 ATTEMPTS = 3
-STOPPED_S, RUNNING_S = 0.01, 0.03
+STOPPED_S, RUNNING_S = 0.02, 0.03
 """How the slowed rank is slowed: stopped for so long, running for so long, and so on."""
 
 

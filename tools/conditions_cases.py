@@ -15,7 +15,7 @@ from underlap.flows.run import Asked
 from underlap.model import Model
 from underlap.run.fabric_spec import fabric_spec
 from underlap.run.priority import Priority
-from underlap.trial import Trial, Variant
+from underlap.trial import Slowdown, Trial, Variant
 
 REPETITIONS = 7
 MOST_SPREAD = 0.1
@@ -133,6 +133,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[str | None, str | None]
     promises: tuple[dict[str, tuple[float, float] | None], dict[str, tuple[float, float] | None]]
     """By lever, ms per step."""
+    policy_compute: float
+    """Of the policy."""
+    slower: tuple[float, float, float] | None
+    """What compute loses beside communication (a step with the policy, mean per rank): value, low, high. None where no difference
+    is established."""
     made_with: str
     """Versions and machine."""
 
@@ -212,8 +217,17 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
         promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
+        policy_compute=_median(policy, "compute_ns"),
+        slower=_slower(trial.slowdown),
         made_with=f"torch {importlib.metadata.version('torch')}, Python {platform.python_version()}, {os.cpu_count()} cores",
     )
+
+
+def _slower(found: Slowdown | None) -> tuple[float, float, float] | None:
+    if found is None or found.word != "slower":
+        return None
+    value, low, high = (1e-6 * (cost or 0) for cost in (found.cost_ns, found.cost_low_ns, found.cost_high_ns))
+    return value, low, high
 
 
 def _median(variant: Variant, part: str) -> float:
@@ -384,6 +398,18 @@ CASES = (
     _short("unshaped short", "unshaped"),
     _short("unshaped short, default priority", "unshaped", "default"),
     _short("short", "500mbit"),
+    Case(
+        name="buckets",
+        section="planted",
+        width=512,
+        intermediate=2048,
+        layers=4,
+        workload=TRAIN.format(4, 4).replace("seq=128", "seq=64"),
+        layout="dp=2",
+        policy="dp=bucket:2MB",
+        links="unshaped",
+        repetitions=21,
+    ),
     dataclasses.replace(_map("even links", (1152, 8), 4), section="planted"),
     dataclasses.replace(_map("slow link", (1152, 8), 4, "500mbit,rank1=250mbit"), section="planted"),
     # The shape of map 3, of whose communication next to nothing is exposed by itself.

@@ -138,6 +138,24 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
+    """What compute loses beside communication. Of the last steps of both plans in one window, as `analyze` compares them:
+    operations that ran beside communication with the policy ran alone without it."""
+
+    word: str
+    """slower, faster, no difference seen, not established, or unknown."""
+    reason: str | None
+    """Why it is no more than that."""
+    ratio: float | None
+    """Time beside communication over time alone, of the operations that ran on both sides."""
+    ratio_low: float | None
+    ratio_high: float | None
+    cost_ns: int | None
+    """By how much longer compute beside communication took than alone: of a step with the policy, mean per rank."""
+    cost_low_ns: int | None
+    cost_high_ns: int | None
+
+
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """One time, simulated and measured."""
 
@@ -237,6 +255,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     policy: Report | None = None
     """Null without --ab."""
     ab: Comparison | None = None
+    slowdown: Slowdown | None = None
+    """Null without --ab, and where a pass cuts operations into parts, which nothing is there to compare with."""
     notes: list[str] = []
     prediction: Foretold | None = None
     """Null without --predict. The one part that is simulated."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from underlap.render.trial import print_trial
-from underlap.trial import RunBytes, Trial, Variant, WireBytes
+from underlap.trial import RunBytes, Slowdown, Trial, Variant, WireBytes
 
 
 def screen(wire: WireBytes | None, **options: Any) -> list[str]:
@@ -55,3 +55,33 @@ def test_a_plan_that_sends_nothing_has_no_ratio() -> None:
 @pytest.mark.parametrize("priority", ["communication", "compute"])
 def test_a_priority_over_loopback_is_said(priority: str) -> None:
     assert f"links as loopback has them, priority {priority}" in screen(None, priority=priority)
+
+
+def slowdown(word: str, ratio: float | None, cost_ns: int | None, reason: str | None = None) -> Slowdown:
+    low, high = (None, None) if ratio is None else (ratio - 0.1, ratio + 0.1)
+    return Slowdown(
+        word=word,
+        reason=reason,
+        ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
+        cost_ns=cost_ns,
+        cost_low_ns=cost_ns,
+        cost_high_ns=cost_ns,
+    )
+
+
+def test_what_compute_loses_beside_communication_is_one_line() -> None:
+    lines = screen(None, slowdown=slowdown("slower", 1.25, 12_340_000))
+    assert "compute beside communication: slower, 1.25 times as long as alone (1.15 to 1.35): 12.34 ms of a step" in lines
+    assert "  with the policy, mean per rank" in lines
+
+
+def test_a_slowdown_that_is_not_established_has_no_cost() -> None:
+    lines = screen(None, slowdown=slowdown("not established", 1.25, None))
+    assert "compute beside communication: not established, 1.25 times as long as alone (1.15 to 1.35)" in lines
+
+
+def test_where_nothing_can_be_compared_the_reason_is_said() -> None:
+    lines = screen(None, slowdown=slowdown("unknown", None, None, "nothing ran alone"))
+    assert "compute beside communication: unknown: nothing ran alone" in lines

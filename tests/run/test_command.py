@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -113,6 +114,43 @@ def test_the_analyzer_reads_the_record_as_a_trace(compared: tuple[dict[str, Any]
     assert family.count == 12
     assert report.summary is not None
     assert report.summary.hidden.mean_ns == 0
+
+
+def test_where_a_pass_cuts_operations_nothing_is_said_of_compute_beside_communication(
+    compared: tuple[dict[str, Any], Path],
+) -> None:
+    trial, folder = compared
+    assert trial["slowdown"] is None
+    assert not (folder / "both").exists()
+
+
+def test_the_steps_of_both_plans_lie_in_one_record_in_the_order_in_which_they_ran(tmp_path: Path) -> None:
+    record, out = tmp_path / "record", tmp_path / "trial.json"
+    words = command(tmp_path, "--overlap", "dp=bucket:100kB", "--ab", "--record", str(record), "--json", str(out))
+    words[words.index("tp=2")] = "dp=2"
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())["slowdown"]
+    assert found["word"] in ("slower", "faster", "no difference seen", "not established")
+    assert f"compute beside communication: {found['word']}" in result.output
+    for rank in range(2):
+        events = json.loads((record / "both" / f"rank{rank}.json").read_text())["traceEvents"]
+        steps = [event for event in events if event["name"].startswith("ProfilerStep#")]
+        # Of each plan five, in turns; which goes first changes each time.
+        assert [event["name"] for event in steps] == [f"ProfilerStep#{number}" for number in range(10)]
+        assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in itertools.pairwise(steps))
+        buckets = [any("bucket" in event["args"].get("key", "") for event in _inside(events, step)) for step in steps]
+        assert sorted(buckets) == [False] * 5 + [True] * 5
+        assert all(sorted(pair) == [False, True] for pair in zip(buckets[1::2], buckets[2::2], strict=False)) or all(
+            sorted(pair) == [False, True] for pair in zip(buckets[::2], buckets[1::2], strict=True)
+        )
+    report = underlap.analyze(record / "both", deep=True)
+    assert report.contention is not None
+    assert report.contention.method == "positions"
+
+
+def _inside(events: list[dict[str, Any]], step: dict[str, Any]) -> list[dict[str, Any]]:
+    return [event for event in events if event["ph"] == "X" and step["ts"] <= event["ts"] < step["ts"] + step["dur"]]
 
 
 @pytest.fixture(scope="module")

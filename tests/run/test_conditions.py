@@ -91,6 +91,18 @@ def test_bytes_on_the_wire_are_the_same_with_overlap_and_without(trials: dict[st
         assert all(ratio is not None and abs(ratio - 1) <= 0.01 for ratio in ratios), ratios
 
 
+@fabrics
+@priorities
+def test_what_communication_takes_of_a_core_is_measured_where_a_rank_has_one(trials: dict[str, Trial]) -> None:
+    for trial in trials.values():
+        parts = trial.variants[0].parts
+        assert all(one.core_ns is not None for one in parts)
+        core = statistics.fmean(one.core_ns or 0 for one in parts)
+        # Read in steps of 10 ms: of seven repetitions and two ranks the mean is off by a few.
+        assert core > 0.5 * statistics.fmean(one.library_cpu_ns for one in parts)
+        assert core < statistics.fmean(one.communication_ns for one in parts) + 10e6
+
+
 def test_what_runs_in_one_launch_has_one_kind_of_link_and_as_many_ranks() -> None:
     other = msgspec.structs.replace(asked().model, layers=1)
     with pytest.raises(OptionError, match="fabric: expected the same for all"):

@@ -29,7 +29,7 @@ from underlap.policy import Policy
 from underlap.run import comparing
 from underlap.run.fabric import INTERFACE, Fabric, fabric, missing
 from underlap.run.fabric_spec import FabricSpec, fabric_spec
-from underlap.run.job import Job
+from underlap.run.job import BOTH, Job
 from underlap.run.priority import Priority, check_priority
 from underlap.run.program import compiled
 from underlap.run.supported import check_runnable
@@ -290,6 +290,7 @@ def _cleared(what: Asked) -> None:
     if folder is None:
         return
     kinds = [f"{name}{kind}" for name in (BASELINE, POLICY) for kind in ("", "-profile", "-profiled")]
+    kinds.append(BOTH)
     old = [path for kind in kinds for path in sorted((folder / kind).glob("rank*.json"))]
     if old and not what.force:
         raise OptionError(

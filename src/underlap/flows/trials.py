@@ -17,9 +17,9 @@ from underlap.policy import policy_text
 from underlap.report import Report
 from underlap.run import comparing
 from underlap.run.fabric_spec import fabric_text
-from underlap.run.job import Job, Outcome, Seen
+from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen
 from underlap.run.timing import Account
-from underlap.trial import Comparison, ControlBytes, RunBytes, StepParts, Trial, Variant, WireBytes
+from underlap.trial import Comparison, ControlBytes, RunBytes, Slowdown, StepParts, Trial, Variant, WireBytes
 from underlap.workload import Train, workload_text
 
 if TYPE_CHECKING:
@@ -52,10 +52,34 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
         baseline=reports[0],
         policy=reports[1] if what.compared else None,
         ab=ab,
+        slowdown=_slowdown(job, what.layout.world),
         notes=notes,
         fabric=fabric_text(what.fabric) if what.fabric is not None else None,
         priority=what.priority,
         prediction=told,
+    )
+
+
+def _slowdown(job: Job, ranks: int) -> Slowdown | None:
+    """From the record of both plans, where there is one."""
+    folder = job.folder / BOTH
+    found = analyze(folder, deep=True).contention if folder.exists() else None
+    if found is None:
+        return None
+    steps = min(IN_TURNS, job.repetitions)
+
+    def each(cost: int | None) -> int | None:
+        return None if cost is None else round(cost / ranks / steps)
+
+    return Slowdown(
+        word=found.word,
+        reason=found.reason,
+        ratio=found.ratio,
+        ratio_low=found.ratio_low,
+        ratio_high=found.ratio_high,
+        cost_ns=each(found.cost_ns),
+        cost_low_ns=each(found.cost_low_ns),
+        cost_high_ns=each(found.cost_high_ns),
     )
 
 

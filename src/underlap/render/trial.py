@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO
 
 from underlap.render.plain import clean, milliseconds, percent, size, wrap
-from underlap.trial import Comparison, Trial, Variant, WireBytes
+from underlap.trial import Comparison, Slowdown, Trial, Variant, WireBytes
 
 WIDTH = 100
 
@@ -22,6 +22,8 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
         lines += _variant_lines(variant)
     if trial.ab is not None:
         lines += _comparison_lines(trial.ab)
+    if trial.slowdown is not None:
+        lines.append(_slowdown_line(trial.slowdown))
     lines += [clean(note) for note in trial.notes]
     for line in lines:
         for part in wrap(line, WIDTH, lines=3):
@@ -69,3 +71,13 @@ def _comparison_lines(ab: Comparison) -> list[str]:
     if ab.max_gradient_difference is not None:
         lines[-1] += f", gradients by {ab.max_gradient_difference:.1e}"
     return lines + [clean(note) for note in ab.notes]
+
+
+def _slowdown_line(found: Slowdown) -> str:
+    line = f"compute beside communication: {clean(found.word)}"
+    if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
+        return line + (f": {clean(found.reason)}" if found.reason else "")
+    line += f", {found.ratio:.2f} times as long as alone ({found.ratio_low:.2f} to {found.ratio_high:.2f})"
+    if found.cost_ns is None:
+        return line
+    return line + f": {milliseconds(found.cost_ns, 2)} ms of a step with the policy, mean per rank"

@@ -65,6 +65,12 @@ class Job:
         return repr((*said, named, [name for name, _ in self.plans], importlib.metadata.version("torch")))
 
 
+BOTH = "both"
+"""The folder of the record of both plans of a comparison in one: the last steps of each, in turns."""
+IN_TURNS = 5
+"""So many of each."""
+
+
 class Seen(msgspec.Struct, kw_only=True):
     """What one plan did, over all ranks."""
 

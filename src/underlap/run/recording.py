@@ -49,10 +49,16 @@ def host_share(program: Program, record: Record) -> float:
 
 def document(program: Program, records: Sequence[Record], dtype: str, device: int = 0) -> dict[str, Any]:
     """The trace of some steps of a rank. `dtype` is that of activations, for sizes in elements; `device` the GPU's number."""
-    on_device = any(record.device is not None for record in records)
+    return document_of_steps([(program, record) for record in records], dtype, device)
+
+
+def document_of_steps(steps: Sequence[tuple[Program, Record]], dtype: str, device: int = 0) -> dict[str, Any]:
+    """The same of steps of several programs of one rank, in the order in which they were run."""
+    on_device = any(record.device is not None for _, record in steps)
+    program, _ = steps[0]
     events: list[dict[str, Any]] = [_thread(program, _MAIN, "python")]
     threads = _Threads(program, events)
-    for number, record in enumerate(records):
+    for number, (program, record) in enumerate(steps):
         events.append(_event(program, f"ProfilerStep#{number}", "user_annotation", record.started_ns, record.ended_ns))
         if record.device is None:
             events += _of_step(program, record, threads)
@@ -66,7 +72,7 @@ def document(program: Program, records: Sequence[Record], dtype: str, device: in
             "world_size": program.world,
             "pg_config": [
                 {"pg_name": name, "pg_desc": name, "pg_size": len(ranks), "ranks": list(ranks)}
-                for name, ranks in program.members.items()
+                for name, ranks in {name: ranks for each, _ in steps for name, ranks in each.members.items()}.items()
             ],
         },
         "displayTimeUnit": "ms",

@@ -12,24 +12,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 
+from underlap.plan import OpKind
 from underlap.run import serving
 from underlap.run.backend import place
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.core import Core
 from underlap.run.engine import Engine, Inputs, trains
-from underlap.run.job import Job, Outcome, Seen
+from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen
 from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
 from underlap.run.priority import scheduled
-from underlap.run.program import digest
-from underlap.run.recording import document, encoded, host_share, keys
+from underlap.run.program import Program, digest
+from underlap.run.recording import document, document_of_steps, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.times import Record
 from underlap.run.timing import RankTimes, arrivals, begins, times
@@ -237,6 +239,8 @@ def _finish(
                 received=[received - idle[1] for _, received in passed],
             )
         )
+    if len(engines) > 1 and len({computed(engine.program) for engine in engines.values()}) == 1:
+        _write_both(job, engines, records)
     if job.profile:
         _profile(session, job, engines)
     pair = list(firsts.values())
@@ -282,15 +286,33 @@ def unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
 
 
 def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str, Any]:
-    folder = job.folder / name
-    folder.mkdir(parents=True, exist_ok=True)
     trace = document(engine.program, shown, job.workload.precision, engine.memory.device.index or 0)
-    path = folder / f"rank{engine.program.rank}.json"
+    _put(job.folder / name, engine.program.rank, trace)
+    return trace
+
+
+def computed(program: Program) -> frozenset[str]:
+    """The structural keys of what a program computes: equal where a pass only moves operations and cuts none into parts."""
+    return frozenset(one.key for one in program.instructions if one.kind == OpKind.COMPUTE)
+
+
+def _write_both(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
+    """Steps with overlap and without in one trace: what computes beside communication in some and alone in others."""
+    steps = [(engine, record) for name, engine in engines.items() for record in records[name][-IN_TURNS:]]
+    steps.sort(key=lambda step: step[1].started_ns)
+    engine, _ = steps[0]
+    device = engine.memory.device.index or 0
+    trace = document_of_steps([(each.program, record) for each, record in steps], job.workload.precision, device)
+    _put(job.folder / BOTH, engine.program.rank, trace)
+
+
+def _put(folder: Path, rank: int, trace: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank{rank}.json"
     # A rank that is killed here must not leave half a trace.
     half = path.with_suffix(".part")
     half.write_text(encoded(trace))
     half.replace(path)
-    return trace
 
 
 def _keep(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
