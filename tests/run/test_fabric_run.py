@@ -67,7 +67,7 @@ def test_a_text_that_is_no_fabric_ends_with_exit_code_2(tmp_path: Path) -> None:
 
 def test_without_rights_the_run_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "missing", lambda: "network namespaces need root: run as root, or leave --fabric out")
-    monkeypatch.setattr("underlap.flows.run.missing", module.missing)
+    monkeypatch.setattr("underlap.flows.started_here.missing", module.missing)
     result = CliRunner().invoke(main, command(tmp_path, "--fabric", "500mbit"))
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert "Error: fabric: network namespaces need root" in result.output

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.util
 import os
 import statistics
 import tempfile
@@ -35,14 +33,14 @@ from underlap.cost.testbed import (
     Value,
 )
 from underlap.cost.testbed_prices import residuals
-from underlap.errors import MissingExtraError, OptionError
+from underlap.errors import OptionError
+from underlap.flows import started_here
 from underlap.flows.calibration_shapes import QUICK, SHAPES, divides, times
 from underlap.model import Model
 from underlap.planner import plan as planned
 from underlap.run.comparing import interval
-from underlap.run.fabric import fabric, missing
 from underlap.run.fabric_spec import FabricSpec, fabric_spec, fabric_text
-from underlap.run.priority import Priority, check_priority
+from underlap.run.priority import Priority
 from underlap.workload import check_workload
 
 if TYPE_CHECKING:
@@ -84,33 +82,27 @@ def asked(*, fabric: str | None = None, **options: object) -> Asked:
 
 def calibrate(what: Asked) -> bytes:
     """The YAML of a Cluster, measured here. Raises OptionError where it cannot be measured, RunError where a rank fails."""
-    reason = missing() if what.fabric is not None else None
-    if reason is not None:
-        raise OptionError(f"fabric: {reason}")
-    check_priority(what.priority, messages=False)
+    started_here.check_network(what.fabric, what.priority, messages=False)
     _sizes(what)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = started_here.cores()
     if what.ranks > cores:
         raise OptionError(
             f"ranks={what.ranks} on {cores} cores: expected a core for each, as ranks that share one measure each other"
         )
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("calibrate needs PyTorch: pip install 'underlap[run]'")
+    started_here.check_torch("calibrate")
     return encoded(_cluster(what, _measured(what)))
 
 
 def _measured(what: Asked) -> Measurements:
     with (
         tempfile.TemporaryDirectory(prefix="underlap-calibrate-") as folder,
-        fabric(what.fabric, what.ranks) if what.fabric is not None else contextlib.nullcontext() as made,
+        started_here.network(what.fabric, what.ranks) as made,
     ):
         from underlap.run.launch import Local, launch
         from underlap.run.measuring import Measurements, measure
 
         job = _job(what, Path(folder))
-        how = Local(ranks=what.ranks, timeout_s=what.timeout_s)
-        if made is not None:
-            how = dataclasses.replace(how, address=made.store_address, at_switch=made.at_switch, enter=made.enter)
+        how = started_here.over(made, Local(ranks=what.ranks, timeout_s=what.timeout_s))
         launch(measure, [job] * what.ranks, how)
         return msgspec.json.decode(job.outcome.read_bytes(), type=Measurements)
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from underlap import inputs
 from underlap.cluster import Cluster
-from underlap.errors import MissingExtraError, OptionError
+from underlap.errors import OptionError
+from underlap.flows import started_here
 from underlap.flows.foretell import Prediction, predict
 from underlap.flows.simulate import Scenario
 from underlap.flows.trials import trial_of
@@ -27,18 +26,15 @@ from underlap.plan import Plan
 from underlap.planner import plan as planned
 from underlap.policy import Policy
 from underlap.run import comparing
-from underlap.run.fabric import INTERFACE, Fabric, fabric, missing
+from underlap.run.fabric import INTERFACE, Fabric
 from underlap.run.fabric_spec import FabricSpec, fabric_spec
 from underlap.run.job import BOTH, Job
-from underlap.run.priority import Priority, check_priority
+from underlap.run.priority import Priority
 from underlap.run.program import compiled
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
 from underlap.trial import Trial
 from underlap.workload import Decode, Prefill, Workload, check_workload, micro_batch_size
-
-if TYPE_CHECKING:
-    from underlap.run.launch import Local
 
 PROMPT_TOKENS = 4096
 """Of a micro-batch of the prompts that a decode starts from: scores of attention, which are written, take memory."""
@@ -123,7 +119,7 @@ def run(what: Asked, *, on_start: Callable[[list[int]], None] | None = None) -> 
     """
     plans = _foretold_plans(what)
     # Before torch is loaded: what it says of addresses without names is settled then.
-    with _network(what) as made:
+    with started_here.network(what.fabric, what.layout.world) as made:
         from underlap.run.launch import place_in_job
 
         place = place_in_job(dict(os.environ))
@@ -154,22 +150,18 @@ def run_each(several: Sequence[Asked], *, on_start: Callable[[list[int]], None] 
     if any(each.layout.world != first.layout.world for each in several):
         raise OptionError("layout: expected as many ranks for all that run in one launch")
     pairs = [(each, _foretold_plans(each)) for each in several]
-    with _network(first) as made:
+    with started_here.network(first.fabric, first.layout.world) as made:
         for each in several:
             _check_ranks(each, None)
         return _launched([(_on_device(each, plans), plans) for each, plans in pairs], made, on_start)
 
 
-def _network(what: Asked) -> contextlib.AbstractContextManager[Fabric | None]:
-    return fabric(what.fabric, what.layout.world) if what.fabric is not None else contextlib.nullcontext()
-
-
 def _foretold_plans(what: Asked) -> list[Planned]:
     """The plans, and what is predicted of them. Before anything is started: what does not fit is known in no time."""
     plans = _plans(what)
-    _check_network(what, plans)
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError("run needs PyTorch: pip install 'underlap[run]'")
+    messages = any(entry.collective == "send" for each in plans for entry in ledger(each.plan))
+    started_here.check_network(what.fabric, what.priority, messages=messages)
+    started_here.check_torch("run")
     if what.predict is None:
         return plans
     asked_of = scenario(what, what.predict)
@@ -217,7 +209,7 @@ def _check_ranks(what: Asked, world: int | None) -> None:
     if given != needed:
         named = layout_text(what.layout) or "no axis"
         raise OptionError(f"layout: {named} makes {needed} ranks, but {given} are started: expected equal numbers")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = started_here.cores()
     if world is None and needed > cores and not what.share_cores:
         raise OptionError(
             f"nproc: {needed} ranks on {cores} cores: expected a core for each, as ranks that share one measure each other; "
@@ -243,15 +235,6 @@ def _check_memory(what: Asked, plans: list[Planned]) -> None:
             f"model: {needed / 2**30:.0f} GiB for weights, states and activations of all ranks, but {available / 2**30:.0f} GiB "
             "are free on this machine: use a smaller model, batch or sequence"
         )
-
-
-def _check_network(what: Asked, plans: list[Planned]) -> None:
-    """Raises OptionError where the links or the priority that are asked for cannot be had."""
-    reason = missing() if what.fabric is not None else None
-    if reason is not None:
-        raise OptionError(f"fabric: {reason}")
-    messages = any(entry.collective == "send" for each in plans for entry in ledger(each.plan))
-    check_priority(what.priority, messages=messages)
 
 
 def _on_device(what: Asked, plans: list[Planned]) -> Asked:
@@ -355,17 +338,12 @@ def _launched(
     with contextlib.ExitStack() as folders:
         jobs = [_job(what, plans, folders.enter_context(_folder(what))) for what, plans in several]
         how = Local(ranks=first.layout.world, timeout_s=first.timeout_s, port=first.port, on_start=on_start)
-        launch(work_each, [jobs] * how.ranks, how if made is None else _over(made, how))
+        launch(work_each, [jobs] * how.ranks, started_here.over(made, how))
         return [_trial(what, plans, job) for (what, plans), job in zip(several, jobs, strict=True)]
 
 
 def _trial(what: Asked, plans: list[Planned], job: Job) -> Trial:
     return trial_of(what, plans, job, scenario(what, what.predict) if what.predict is not None else None)
-
-
-def _over(made: Fabric, how: Local) -> Local:
-    """The same launch, over a fabric."""
-    return dataclasses.replace(how, address=made.store_address, at_switch=made.at_switch, enter=made.enter)
 
 
 def _placed(what: Asked, plans: list[Planned], folder: Path, place: tuple[int, int]) -> Trial | None:
