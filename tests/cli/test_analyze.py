@@ -104,6 +104,14 @@ def test_an_existing_file_is_refused_before_anything_is_read(run, flows, option)
     assert flows.read_calls == []
 
 
+def test_a_folder_that_may_not_be_written_to_is_refused_before_anything_is_read(run, flows, monkeypatch):
+    monkeypatch.setattr("underlap.cli.outputs.os.access", lambda *_: False)
+    result = run("analyze", "traces", "--json", "out.json")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("of out.json cannot be written to: name another file.\n")
+    assert flows.read_calls == []
+
+
 def test_force_replaces_an_existing_file(run, flows):
     Path("report.json").write_text("old")
     assert run("analyze", "traces", "--json", "report.json", "--force").exit_code == 0

@@ -38,6 +38,8 @@ def refuse_unsafe(outputs: Sequence[Path], inputs: Sequence[Path], *, force: boo
             raise OptionError(f"{path} exists: name another file, or pass --force to replace it.")
         if not Path(real).parent.is_dir():
             raise OptionError(f"The folder {Path(real).parent} of {path} does not exist: create it, or name another file.")
+        if not os.access(Path(real).parent, os.W_OK):
+            raise OptionError(f"The folder {Path(real).parent} of {path} cannot be written to: name another file.")
 
 
 def write_to_stdout(write: Callable[[], object]) -> None:
