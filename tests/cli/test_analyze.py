@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def test_an_existing_file_is_refused_before_anything_is_read(run, flows, option)
 
 
 def test_a_folder_that_may_not_be_written_to_is_refused_before_anything_is_read(run, flows, monkeypatch):
-    monkeypatch.setattr("underlap.cli.outputs.os.access", lambda *_: False)
+    monkeypatch.setattr("underlap.cli.outputs.os.access", lambda _, mode: mode != os.W_OK)
     result = run("analyze", "traces", "--json", "out.json")
     assert result.exit_code == 2
     assert result.stderr.endswith("of out.json cannot be written to: name another file.\n")
