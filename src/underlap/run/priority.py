@@ -21,11 +21,13 @@ from underlap.run.capabilities import SYS_NICE, has_capability
 Priority = Literal["default", "communication", "equal", "compute"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
-LEVELS: dict[Priority, tuple[int, int]] = {"communication": (20, 10), "equal": (10, 10), "compute": (10, 20)}
-"""SCHED_FIFO priority of gloo's threads, and of the thread that computes. A higher one interrupts; an equal one waits."""
+WORKER, SOCKETS = "pt_gloo_runloop", "gloo_tcp_loop"
+"""Threads of gloo, as /proc names them: those that carry out collectives, and the one that serves sockets."""
 
-THREADS = ("pt_gloo_runloop", "gloo_tcp_loop")
-"""Of gloo, as /proc names them: those that carry out collectives, and the one that serves sockets."""
+LEVELS: dict[Priority, tuple[int, int, int]] = {"communication": (21, 20, 10), "equal": (10, 10, 10), "compute": (11, 10, 20)}
+"""SCHED_FIFO priority of gloo's workers, of its socket thread, and of the thread that computes. A higher one interrupts; an equal
+one waits. The socket thread tries the lock of a pair again and again while a worker holds it: on one core a worker that is not
+above it would never get to give the lock back."""
 
 
 def check_priority(priority: Priority, *, messages: bool) -> None:
@@ -49,8 +51,9 @@ def scheduled(priority: Priority) -> Iterator[None]:
     if priority == "default":
         yield
         return
-    above, own = LEVELS[priority]
-    wanted = {**dict.fromkeys(gloo_threads(), above), threading.get_native_id(): own}
+    worker, sockets, own = LEVELS[priority]
+    wanted = {thread: worker if name == WORKER else sockets for thread, name in gloo_threads().items()}
+    wanted[threading.get_native_id()] = own
     before = {}
     for thread in wanted:
         # Threads of groups that are being given back end meanwhile.
@@ -72,11 +75,12 @@ def scheduled(priority: Priority) -> Iterator[None]:
                 os.sched_setscheduler(thread, policy, parameter)
 
 
-def gloo_threads() -> list[int]:
-    """Ids of gloo's threads in this process."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
+def gloo_threads() -> dict[int, str]:
+    """Ids of gloo's threads in this process, and their names."""
+    found = {}
+    for task in sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name)):
         with contextlib.suppress(OSError):
-            if (task / "comm").read_text().strip() in THREADS:
-                found.append(int(task.name))
-    return sorted(found)
+            name = (task / "comm").read_text().strip()
+            if name in (WORKER, SOCKETS):
+                found[int(task.name)] = name
+    return found
