@@ -17,7 +17,7 @@ from underlap.run.communication import _reduce_scatter
 from underlap.run.exchange import Exchange
 from underlap.run.fabric import INTERFACE
 from underlap.run.meter import Meter
-from underlap.run.priority import SOCKETS, WORKER, gloo_threads, scheduled
+from underlap.run.priority import THREADS, gloo_threads, scheduled
 from underlap.run.session import Session
 
 KIB, MIB = 2**10, 2**20
@@ -96,9 +96,9 @@ def _priorities() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for priority in ("default", "communication", "compute", "equal"):
         with scheduled(priority):
-            one_of_each = {name: thread for thread, name in gloo_threads().items()}
-            threads = (one_of_each[WORKER], one_of_each[SOCKETS], 0)
-            found[priority] = [[os.sched_getscheduler(t), os.sched_getparam(t).sched_priority] for t in threads]
+            found[priority] = [[os.sched_getscheduler(t), os.sched_getparam(t).sched_priority] for t in (*gloo_threads()[:1], 0)]
     with scheduled("default"):
         found["after"] = [[os.sched_getscheduler(t), os.sched_getparam(t).sched_priority] for t in (*gloo_threads(), 0)]
+    names = {Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in gloo_threads()}
+    assert names == set(THREADS)
     return found

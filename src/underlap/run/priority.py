@@ -21,13 +21,15 @@ from underlap.run.capabilities import SYS_NICE, has_capability
 Priority = Literal["default", "communication", "equal", "compute"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
-WORKER, SOCKETS = "pt_gloo_runloop", "gloo_tcp_loop"
-"""Threads of gloo, as /proc names them: those that carry out collectives, and the one that serves sockets."""
+LEVELS: dict[Priority, tuple[int, int]] = {"communication": (20, 10), "equal": (10, 10), "compute": (10, 20)}
+"""Real-time priority of gloo's threads, and of the thread that computes. A higher one interrupts; an equal one waits."""
 
-LEVELS: dict[Priority, tuple[int, int, int]] = {"communication": (21, 20, 10), "equal": (10, 10, 10), "compute": (11, 10, 20)}
-"""SCHED_FIFO priority of gloo's workers, of its socket thread, and of the thread that computes. A higher one interrupts; an equal
-one waits. The socket thread tries the lock of a pair again and again while a worker holds it: on one core a worker that is not
-above it would never get to give the lock back."""
+THREADS = ("pt_gloo_runloop", "gloo_tcp_loop")
+"""Of gloo, as /proc names them: those that carry out collectives, and the one that serves sockets."""
+
+POLICY = os.SCHED_RR if sys.platform == "linux" else 0
+"""Of gloo's threads. The one that serves sockets tries the lock of a pair without end while another holds it, and others yield
+until it has done its part: on one core they have to take turns, which under SCHED_FIFO they need not, and then hang."""
 
 
 def check_priority(priority: Priority, *, messages: bool) -> None:
@@ -51,9 +53,9 @@ def scheduled(priority: Priority) -> Iterator[None]:
     if priority == "default":
         yield
         return
-    worker, sockets, own = LEVELS[priority]
-    wanted = {thread: worker if name == WORKER else sockets for thread, name in gloo_threads().items()}
-    wanted[threading.get_native_id()] = own
+    above, own = LEVELS[priority]
+    wanted = {thread: (POLICY, above) for thread in gloo_threads()}
+    wanted[threading.get_native_id()] = os.SCHED_FIFO, own
     before = {}
     for thread in wanted:
         # Threads of groups that are being given back end meanwhile.
@@ -62,9 +64,9 @@ def scheduled(priority: Priority) -> Iterator[None]:
     try:
         try:
             # The calling thread comes last: from then on what is below it has to wait.
-            for thread, level in wanted.items():
+            for thread, (policy, level) in wanted.items():
                 with contextlib.suppress(ProcessLookupError):
-                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(level))
+                    os.sched_setscheduler(thread, policy, os.sched_param(level))
         except PermissionError:
             raise RunError(f"priority: {priority} is refused by the system: expected CAP_SYS_NICE; run as root") from None
         yield
@@ -75,12 +77,11 @@ def scheduled(priority: Priority) -> Iterator[None]:
                 os.sched_setscheduler(thread, policy, parameter)
 
 
-def gloo_threads() -> dict[int, str]:
-    """Ids of gloo's threads in this process, and their names."""
-    found = {}
-    for task in sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name)):
+def gloo_threads() -> list[int]:
+    """Ids of gloo's threads in this process."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
-            name = (task / "comm").read_text().strip()
-            if name in (WORKER, SOCKETS):
-                found[int(task.name)] = name
-    return found
+            if (task / "comm").read_text().strip() in THREADS:
+                found.append(int(task.name))
+    return sorted(found)
