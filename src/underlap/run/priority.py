@@ -54,7 +54,7 @@ def scheduled(priority: Priority) -> Iterator[None]:
         yield
         return
     above, own = LEVELS[priority]
-    wanted = {thread: (POLICY, above) for thread in gloo_threads()}
+    wanted = dict.fromkeys(gloo_threads(), (POLICY, above))
     wanted[threading.get_native_id()] = os.SCHED_FIFO, own
     before = {}
     for thread in wanted:
