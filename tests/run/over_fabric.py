@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import statistics
@@ -85,7 +86,10 @@ def counted(session: Session, out: Path) -> None:
                     received / planned / session.world,
                     slowest,
                 ]
-        found = session.gathered({**_priorities(), "cores": sorted(os.sched_getaffinity(0)), "torch": torch.get_num_threads()})
+        left = _threads_of_a_group_that_only_garbage_refers_to()
+        found = session.gathered(
+            {**_priorities(), "left": left, "cores": sorted(os.sched_getaffinity(0)), "torch": torch.get_num_threads()}
+        )
         if session.rank == 0:
             out.write_text(json.dumps({"rows": rows, "ranks": found, "idle": meter.idle.sent_payload}))
         session.gathered(None)
@@ -102,3 +106,19 @@ def _priorities() -> dict[str, Any]:
     names = {Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in gloo_threads()}
     assert names == set(THREADS)
     return found
+
+
+def _threads_of_a_group_that_only_garbage_refers_to() -> list[int]:
+    """How many threads gloo has before threads are given a priority, and inside."""
+    gc.disable()
+    try:
+        group = dist.new_group(list(range(dist.get_world_size())))
+        cycle = [group]
+        cycle.append(cycle)
+        dist.destroy_process_group(group)
+        del group, cycle
+        before = len(gloo_threads())
+        with scheduled("communication"):
+            return [before, len(gloo_threads())]
+    finally:
+        gc.enable()

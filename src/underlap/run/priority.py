@@ -8,6 +8,7 @@ is the priority of streams.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -49,10 +50,15 @@ def check_priority(priority: Priority, *, messages: bool) -> None:
 
 @contextlib.contextmanager
 def scheduled(priority: Priority) -> Iterator[None]:
-    """Threads have it inside, and what they had before afterwards. To be entered once all process groups are made."""
+    """Threads have it inside, and what they had before afterwards. To be entered once all process groups are made.
+
+    Groups of an earlier job that only garbage still refers to are given back before. That closes their pairs on the thread that
+    computes, with the lock that a socket thread tries for: if it happened inside, the one above the other, both would hang.
+    """
     if priority == "default":
         yield
         return
+    gc.collect()
     above, own = LEVELS[priority]
     wanted = dict.fromkeys(gloo_threads(), (POLICY, above))
     wanted[threading.get_native_id()] = os.SCHED_FIFO, own
