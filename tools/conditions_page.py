@@ -309,7 +309,7 @@ def _tail(rows: Sequence[Row]) -> str:
   held to correctness, bytes and order only (tests/run), as messages between two ranks hang with this priority.
 
 Measured with {"; ".join(dict.fromkeys(one.made_with for one in rows))}, in {len({(one.links, one.slowed) for one in rows})} kinds
-of launches; real-time priority for both threads, gloo's above the one that computes.
+of launches; SCHED_FIFO for both threads, gloo's above the one that computes.
 """
 
 

@@ -23,15 +23,15 @@ Priority = Literal["default", "communication", "equal", "compute"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
 LEVELS: dict[Priority, tuple[int, int]] = {"communication": (20, 10), "equal": (10, 10), "compute": (10, 20)}
-"""Real-time priority of gloo's threads, and of the thread that computes. A higher one interrupts; an equal one waits."""
+"""SCHED_FIFO priority of gloo's threads, and of the thread that computes. A higher one interrupts; an equal one waits.
+
+gloo's threads have the same, and do not take turns by time (SCHED_RR): the one that serves sockets tries the lock of a pair without
+end while another holds it, for a whole turn of 100 ms if that one's turn has just ended. And a worker above it would wait without
+end: it yields until the other has let go of a buffer (seen with torch 2.13).
+"""
 
 THREADS = ("pt_gloo_runloop", "gloo_tcp_loop")
 """Of gloo, as /proc names them: those that carry out collectives, and the one that serves sockets."""
-
-POLICY = os.SCHED_RR if sys.platform == "linux" else 0
-"""Of gloo's threads. The one that serves sockets tries the lock of a pair without end while another holds it, and others yield
-until it has done its part: on one core they have to take turns, which under SCHED_FIFO they need not, and then hang."""
-
 
 def check_priority(priority: Priority, *, messages: bool) -> None:
     """Raises OptionError where threads cannot be given it, or a plan with messages between two ranks can hang under it."""
@@ -70,9 +70,9 @@ def scheduled(priority: Priority) -> Iterator[None]:
     try:
         try:
             # The calling thread comes last: from then on what is below it has to wait.
-            for thread, (policy, level) in wanted.items():
+            for thread, level in wanted.items():
                 with contextlib.suppress(ProcessLookupError):
-                    os.sched_setscheduler(thread, policy, os.sched_param(level))
+                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(level))
         except PermissionError:
             raise RunError(f"priority: {priority} is refused by the system: expected CAP_SYS_NICE; run as root") from None
         yield
