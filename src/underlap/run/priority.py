@@ -33,6 +33,7 @@ end: it yields until the other has let go of a buffer (seen with torch 2.13).
 THREADS = ("pt_gloo_runloop", "gloo_tcp_loop")
 """Of gloo, as /proc names them: those that carry out collectives, and the one that serves sockets."""
 
+
 def check_priority(priority: Priority, *, messages: bool) -> None:
     """Raises OptionError where threads cannot be given it, or a plan with messages between two ranks can hang under it."""
     if priority == "default":
@@ -60,8 +61,7 @@ def scheduled(priority: Priority) -> Iterator[None]:
         return
     gc.collect()
     above, own = LEVELS[priority]
-    wanted = dict.fromkeys(gloo_threads(), (POLICY, above))
-    wanted[threading.get_native_id()] = os.SCHED_FIFO, own
+    wanted = {**dict.fromkeys(gloo_threads(), above), threading.get_native_id(): own}
     before = {}
     for thread in wanted:
         # Threads of groups that are being given back end meanwhile.
