@@ -41,7 +41,9 @@ def test_what_follows_from_the_figures_of_a_row_stands_in_it(case: conditions_ca
     above = float(re.match(r"[+-][\d.]+", found["above %"])[0])  # type: ignore[index]  # it has one
 
     assert float(found["ratio"]) == pytest.approx(compute / communication, rel=0.1)
-    assert float(found["bound"]) == pytest.approx(max(compute + taken, communication), abs=2)
+    # The slower rank computes longer than the mean.
+    assert float(found["bound"]) >= max(compute + taken, communication) - 2
+    assert float(found["bound"]) <= max(1.25 * compute + taken, communication) + 2
     assert float(found["policy"]) / float(found["bound"]) - 1 == pytest.approx(above / 100, abs=0.03)
 
 

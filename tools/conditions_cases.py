@@ -104,6 +104,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     shape: str
     compute: float
     """Of the baseline, which computes and communicates in turns."""
+    slowest_compute: float
+    """Of the baseline's rank that computes longest."""
     communication: float
     """Of the baseline."""
     link: float | None
@@ -148,8 +150,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> float:
-        """max(compute + what communication takes of the core, communication): no overlap is shorter."""
-        return max(self.compute + self.core, self.communication)
+        """max(compute of the slower rank + what communication takes of the core, communication): no overlap is shorter."""
+        return max(self.slowest_compute + self.core, self.communication)
 
     @property
     def above(self) -> float:
@@ -197,6 +199,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         workload=case.workload,
         shape=f"{case.layers} layers of {case.width}{experts}",
         compute=_median(base, "compute_ns"),
+        slowest_compute=_median(base, "slowest_compute_ns"),
         communication=_median(base, "communication_ns"),
         link=_link(case, base),
         core=statistics.fmean(one.core_ns or 0 for one in base.parts) / 1e6,
@@ -302,21 +305,20 @@ CASES = (
     _map("map 0.4", (384, 4), 16),
     _map("map 0.55", (640, 6), 8),
     _map("map 0.9", (1152, 10), 4),
-    _map("map 1.1", (1408, 12), 4),
+    _map("map 1.1", (1408, 10), 4),
     _map("map 1.7", (1152, 12), 4, "1gbit"),
     _map("map 2", (512, 10), 8, "2gbit"),
-    _map("map 3", (1152, 12), 4, "2gbit"),
-    _map("map 5", (2048, 8), 2, "2gbit"),
+    _map("map 3", (1152, 8), 4, "2gbit"),
+    _map("map 5", (2048, 4), 4, "2gbit"),
     _map("map 10", (1152, 2), 4, "2gbit", 18432),
     _train("train 0.4", (128, 128, 8), 16),
-    _train("train 0.7", (256, 768, 8), 8),
     _train("train 1.1", (256, 1536, 8), 8),
     Case(
         name="ep all-to-all",
         section="axes",
         width=512,
         intermediate=192,
-        layers=4,
+        layers=3,
         workload=TRAIN.format(16, 8),
         layout="dp=2,ep=2",
         policy="ep=split_batch,dp=bucket:1MB",
@@ -338,7 +340,7 @@ CASES = (
         section="axes",
         width=256,
         intermediate=1024,
-        layers=5,
+        layers=4,
         workload=TRAIN.format(24, 12),
         layout="fsdp=2",
         policy="fsdp=prefetch:1",
@@ -404,14 +406,13 @@ CASES = (
         width=512,
         intermediate=2048,
         layers=4,
-        workload=TRAIN.format(4, 2).replace("seq=128", "seq=64"),
+        workload=TRAIN.format(2, 1).replace("seq=128", "seq=64"),
         layout="dp=2",
         policy="dp=bucket:2MB",
         links="unshaped",
         repetitions=21,
     ),
-    dataclasses.replace(_map("even links", (1152, 8), 4), section="planted"),
-    dataclasses.replace(_map("slow link", (1152, 8), 4, "500mbit,rank1=250mbit"), section="planted"),
+    dataclasses.replace(_map("slow link", (1152, 6), 4, "500mbit,rank1=250mbit"), section="planted"),
     # The shape of map 3, of whose communication next to nothing is exposed by itself.
-    dataclasses.replace(_map("slowed rank", (1152, 12), 4, "2gbit"), section="planted", slowed=True),
+    dataclasses.replace(_map("slowed rank", (1152, 8), 4, "2gbit"), section="planted", slowed=True),
 )

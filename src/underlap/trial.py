@@ -64,6 +64,8 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     """One repetition, mean over ranks: unions as in a Report."""
 
     compute_ns: int
+    slowest_compute_ns: int
+    """Of the rank that computes longest: with it no step is shorter."""
     communication_ns: int
     transfer_ns: int | None
     """Of communication, what follows the arrival of the last rank: without waiting. Null where ranks have no common clock."""

@@ -134,7 +134,8 @@ def _parts(ranks: Sequence[Account]) -> StepParts:
         values = [getattr(each, part) for each in ranks]
         return None if None in values else round(statistics.fmean(values))
 
-    return StepParts(**{name: mean(name) for name in StepParts.__struct_fields__})  # type: ignore[arg-type]  # only transfer_ns and core_ns
+    parts = {name: mean(name) for name in StepParts.__struct_fields__ if name != "slowest_compute_ns"}
+    return StepParts(slowest_compute_ns=max(each.compute_ns for each in ranks), **parts)  # type: ignore[arg-type]  # only transfer_ns and core_ns
 
 
 def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:

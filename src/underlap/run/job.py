@@ -67,7 +67,7 @@ class Job:
 
 BOTH = "both"
 """The folder of the record of both plans of a comparison in one: the last steps of each, in turns."""
-IN_TURNS = 5
+IN_TURNS = 8
 """So many of each."""
 
 

@@ -25,9 +25,9 @@ PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 LEVELS: dict[Priority, tuple[int, int]] = {"communication": (20, 10), "equal": (10, 10), "compute": (10, 20)}
 """SCHED_FIFO priority of gloo's threads, and of the thread that computes. A higher one interrupts; an equal one waits.
 
-gloo's threads have the same, and do not take turns by time (SCHED_RR): the one that serves sockets tries the lock of a pair without
-end while another holds it, for a whole turn of 100 ms if that one's turn has just ended. And a worker above it would wait without
-end: it yields until the other has let go of a buffer (seen with torch 2.13).
+gloo's threads have the same, and do not take turns by time (SCHED_RR): the one that serves sockets tries the lock of a pair
+without end while another holds it, for a whole turn of 100 ms if that one's turn has just ended. And a worker above it would wait
+without end: it yields until the other has let go of a buffer (seen with torch 2.13).
 """
 
 THREADS = ("pt_gloo_runloop", "gloo_tcp_loop")
