@@ -35,8 +35,8 @@ with `underlap run --ab --fabric --priority` on two ranks.
   the interval allows more than one.
 * hides: communication covered by compute over all communication, of the baseline and of the policy.
 * wire: bytes on the links with the policy over those of the baseline.
-* spread: the middle half of the steps over their median, the larger of both. Over 10 % a comparison is run
-  again, at most twice and for as long as ten minutes allow; the run that spreads least stands here.
+* spread: the middle half of the steps over their median, the larger of both. Over 10 % a comparison is run again,
+  at most twice and for as long as ten minutes allow; the run that spreads least stands here.
 
 """
 
