@@ -5,8 +5,8 @@
     python tools/conditions.py --from FILE         makes the page of what was kept, and runs nothing
 
 Baseline and policy run in turns in one launch. Those whose steps spread by more than 10 % are run again, at most twice and for as
-long as ten minutes allow, and counted; the run that spreads least is kept. It measures, and decides nothing: what came out is what
-the page says. What is run is in tools/conditions_cases.py, the page in tools/conditions_page.py.
+long as ten minutes allow, and counted; the run that spreads least is kept. It measures, and decides nothing: what came out is
+what the page says. What is run is in tools/conditions_cases.py, the page in tools/conditions_page.py.
 """
 
 from __future__ import annotations
