@@ -202,7 +202,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         slowest_compute=_median(base, "slowest_compute_ns"),
         communication=_median(base, "communication_ns"),
         link=_link(case, base),
-        core=statistics.fmean(one.core_ns or 0 for one in base.parts) / 1e6,
+        core=_median(base, "core_ns"),
         base=statistics.median(base.step_ns) / 1e6,
         step=statistics.median(policy.step_ns) / 1e6,
         ratio=ab.ratio,

@@ -20,8 +20,7 @@ communication do not take the same resource), length (the compute is as long as 
 with `underlap run --ab --fabric --priority` on two ranks.
 
 * compute, communication: of the baseline, which does one after the other, so alone; unions in a step, mean per rank. ratio: the
-  one over the other. taken: what a rank's core was busy with in the baseline's step beside computing, mean of all steps and
-  ranks: gloo's threads and the kernel's work for the links, which overlap puts on the core that computes.
+  one over the other. taken: what a rank's core was busy with in the baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
   (21 of those with short messages, 15 without a rate) in turns. policy / baseline: the median of the ratios of neighbors, with
   the order statistics that hold it with 95 %.
