@@ -35,7 +35,7 @@ ATTEMPTS = 3
 BUDGET_S = 570.0
 """Nothing is run again that would end later, to go by how long it took before: what spreads is then shown as it is."""
 STARTING_S = 10.0
-STOPPED_S, RUNNING_S = 0.02, 0.03
+STOPPED_S, RUNNING_S = 0.015, 0.03
 """How the slowed rank is slowed: stopped for so long, running for so long, and so on."""
 
 

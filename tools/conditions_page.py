@@ -20,7 +20,8 @@ communication do not take the same resource), length (the compute is as long as 
 with `underlap run --ab --fabric --priority` on two ranks.
 
 * compute, communication: of the baseline, which does one after the other, so alone; unions in a step, mean per rank. ratio: the
-  one over the other. taken: what a rank's core was busy with in the baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that computes.
+  one over the other. taken: what a rank's core was busy with in the baseline's step beside computing: gloo's threads and the
+  kernel's work for the links, which overlap puts on the core that computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
   (21 of those with short messages, 15 without a rate) in turns. policy / baseline: the median of the ratios of neighbors, with
   the order statistics that hold it with 95 %.
@@ -242,7 +243,7 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
         found.append(Planted(said, one, 1, ("fabric_bound",), "if_nothing_sent", one.step - one.compute))
     if "slowed rank" in rows and "map 3" in rows:
         one, even = rows["slowed rank"], rows["map 3"]
-        said = "rank 1 stopped two fifths of the time; not stopped (map 3)"
+        said = "rank 1 stopped a third of the time; not stopped (map 3)"
         found.append(Planted(said, one, 1, ("late_peer",), "stragglers", one.step - even.step))
     if "buckets" in rows:
         one = rows["buckets"]

@@ -75,8 +75,8 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of all threads but the one that computes."""
     core_ns: int | None
     """What the only core of a rank was busy with beside the thread that computes: the library's threads, and the kernel's work
-    for the links. Without overlap that is what communication takes of the core. In steps of 10 ms, so a mean over repetitions
-    is needed, and a single one can be below 0. Null where ranks may use several cores (without --fabric)."""
+    for the links. Without overlap that is what communication takes of the core. In steps of 10 ms, so several repetitions are
+    needed, and a single one can be below 0. Null where ranks may use several cores (without --fabric)."""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):

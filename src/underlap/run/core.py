@@ -30,7 +30,7 @@ class Core:
         return Core(*cores) if len(cores) == 1 else None
 
     def idle_ns(self) -> int:
-        """Since the machine started, in steps of 10 ms: a mean over repetitions is needed."""
+        """Since the machine started, in steps of 10 ms: several repetitions are needed."""
         for line in Path("/proc/stat").read_text().splitlines():
             columns = line.split()
             if columns and columns[0] == f"cpu{self.number}":
