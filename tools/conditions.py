@@ -35,6 +35,8 @@ ATTEMPTS = 3
 BUDGET_S = 570.0
 """Nothing is run again that would end later, to go by how long it took before: what spreads is then shown as it is."""
 STARTING_S = 10.0
+PER_STEP = 1.3
+"""What a comparison takes over its measured steps: two of nine warm up, and there are barriers."""
 STOPPED_S, RUNNING_S = 0.015, 0.03
 """How the slowed rank is slowed: stopped for so long, running for so long, and so on."""
 
@@ -90,7 +92,7 @@ def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
                 if case.name in took and found[case.name].spread < again.spread:
                     again = msgspec.structs.replace(found[case.name], attempts=attempt)
                 found[case.name] = again
-                took[case.name] = 1.3e-9 * sum(sum(variant.step_ns) for variant in trial.variants)
+                took[case.name] = PER_STEP * 1e-9 * sum(sum(variant.step_ns) for variant in trial.variants)
             if keep is not None:
                 keep.write_bytes(msgspec.json.encode(list(found.values())))
             sys.stderr.write(f"conditions: {launch}: {len(together)} comparisons in {time.monotonic() - begin:.0f} s\n")

@@ -229,8 +229,9 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
 def _slower(found: Slowdown | None) -> tuple[float, float, float] | None:
     if found is None or found.word != "slower":
         return None
-    value, low, high = (1e-6 * (cost or 0) for cost in (found.cost_ns, found.cost_low_ns, found.cost_high_ns))
-    return value, low, high
+    costs = (found.cost_ns, found.cost_low_ns, found.cost_high_ns)
+    value, low, high = (None if cost is None else 1e-6 * cost for cost in costs)
+    return None if value is None or low is None or high is None else (value, low, high)
 
 
 def _median(variant: Variant, part: str) -> float:

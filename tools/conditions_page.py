@@ -20,11 +20,12 @@ communication do not take the same resource), length (the compute is as long as 
 with `underlap run --ab --fabric --priority` on two ranks.
 
 * compute, communication: of the baseline, which does one after the other, so alone; unions in a step, mean per rank. ratio: the
-  one over the other. taken: what a rank's core was busy with in the baseline's step beside computing: gloo's threads and the
-  kernel's work for the links, which overlap puts on the core that computes.
+  one over the other. slower rank: the compute of the rank that computes longest. taken: what a rank's core was busy with in the
+  baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
+  computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (21 of those with short messages, 15 without a rate) in turns. policy / baseline: the median of the ratios of neighbors, with
-  the order statistics that hold it with 95 %.
+  (21 of `buckets` and of those with short messages, 15 of the others without a rate) in turns. policy / baseline: the median of
+  the ratios of neighbors, with the order statistics that hold it with 95 %.
 * bound: max(compute of the slower rank + taken, communication). above: how far the policy's step is above it. Expected: at most
   8 %, 12 % at the corner (ratio 0.8 to 1.25), where the conditions hold.
 * link: what the bytes of a rank take at the rate of its link, headers included. In the baseline a link that was idle while ranks
@@ -48,8 +49,8 @@ SECTIONS = {
 
 Prefill of dense models, tp=2, without a policy and with `tp=split_batch`. Attention and feed-forward take about as long, so that
 each message has as much compute beside it as the next. The links are of 500 Mbit/s, but for the ends of the map. At its left end
-nothing is gained, as the baseline takes what its link needs already: what a link saves up while ranks compute is as much as they
-compute.
+compute is a tenth of the step, so little can leave it, and what a link saves up while ranks compute shortens the baseline's
+messages already; at its right end communication is.
 
 ![{alt}](conditions.svg)
 
@@ -114,7 +115,20 @@ def page(rows: Sequence[Row]) -> tuple[str, str]:
 # ---- tables
 
 COLUMNS = (
-    *("case", "links", "ratio", "compute", "communication", "link", "taken", "baseline", "policy", "policy / baseline", "regime"),
+    *(
+        "case",
+        "links",
+        "ratio",
+        "compute",
+        "slower rank",
+        "communication",
+        "link",
+        "taken",
+        "baseline",
+        "policy",
+        "policy / baseline",
+        "regime",
+    ),
     *("bound", "above %", "above with link %", "hides %", "wire", "spread %", "runs"),
 )
 
@@ -127,6 +141,7 @@ def _table(rows: Sequence[Row]) -> str:
             one.links,
             f"{one.over:.2f}",
             f"{one.compute:.0f}",
+            f"{one.slowest_compute:.0f}",
             f"{one.communication:.0f}",
             "" if one.link is None else f"{one.link:.0f}",
             f"{one.core:.0f}",
@@ -218,10 +233,11 @@ def _planted(rows: dict[str, Row]) -> str:
     inside = sum(one.inside is True for one in found)
     return f"""\
 {"".join(lines)}
-Named first in {named} of {len(found)}; the high end of the promise (of contention: the cost) within {100 * TOLERANCE:.0f} % of
-the change in {kept}; the change in the range of the promise (give or take as much) in {inside}. A promise whose low end is 0 says
-at most so much. What a policy leaves exposed (the ends, and what is too short) is in the promise of independence and not in the
-change. Contention exposes nothing and is no cause of exposure: it is found where the steps of both plans are in one record
+Named first (contention: established) in {named} of {len(found)}; the high end of the promise (of contention: the cost) within
+{100 * TOLERANCE:.0f} % of the change in {kept}; the change in the range of the promise (give or take as much) in {inside}. A
+promise whose low end is 0 says at most so much. What a policy leaves exposed (the ends, and what is too short) is in the promise
+of independence and not in the change. Contention exposes nothing and is no cause of exposure: it is found where the steps of
+both plans are in one record
 (`--record`, folder both), as compute that is slower beside communication.
 """
 
@@ -310,7 +326,7 @@ def _tail(rows: Sequence[Row]) -> str:
   held to correctness, bytes and order only (tests/run), as messages between two ranks hang with this priority.
 
 Measured with {"; ".join(dict.fromkeys(one.made_with for one in rows))}, in {len({(one.links, one.slowed) for one in rows})} kinds
-of launches; SCHED_FIFO for both threads, gloo's above the one that computes.
+of launches; SCHED_FIFO for both threads, gloo's above the one that computes, unless a row says otherwise.
 """
 
 

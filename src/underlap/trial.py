@@ -74,9 +74,10 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     library_cpu_ns: int
     """CPU time of all threads but the one that computes."""
     core_ns: int | None
-    """What the only core of a rank was busy with beside the thread that computes: the library's threads, and the kernel's work
-    for the links. Without overlap that is what communication takes of the core. In steps of 10 ms, so several repetitions are
-    needed, and a single one can be below 0. Null where ranks may use several cores (without --fabric)."""
+    """What the only core of a rank was busy with beside the thread that computes: the library's threads, the kernel's work for
+    the links, and whatever else ran there. Without overlap that is what communication takes of the core. In steps of 10 ms, so
+    several repetitions are needed, and a single one can be below 0. Null where ranks may use several cores (without --fabric) or
+    share one."""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +154,8 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     ratio_low: float | None
     ratio_high: float | None
     cost_ns: int | None
-    """By how much longer compute beside communication took than alone: of a step with the policy, mean per rank."""
+    """By how much longer compute beside communication took than alone: of all those steps, over the number of those with the
+    policy (the others hide next to nothing), mean per rank of the record."""
     cost_low_ns: int | None
     cost_high_ns: int | None
 

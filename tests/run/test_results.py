@@ -116,10 +116,11 @@ def test_what_torch_sees_at_the_process_groups_is_what_the_engine_counts(case: C
     uneven = 0
     for result in results[case]:
         ways = {group.partition(" from its ")[0] for group, _ in result["seen"] if " from its " in group}
-        counted = at_groups(result["counted"], ways)
+        every = dict(result["counted"])
         for (group, collective, what), size in result["control"].items():
             name = f"{group} counts" if what == "numbers of rows" else group
-            counted[name, collective] = counted.get((name, collective), 0) + size
+            every[name, collective] = every.get((name, collective), 0) + size
+        counted = at_groups(every, ways)
         assert seen_at_groups(result, ways) == {key: size for key, size in counted.items() if size}
         # Between two ranks: it keeps as many rows as it sends, or not.
         uneven += result["uneven"] + (2 * result["kept"].get("ep", 0) != counted.get(("ep", "said"), 0))

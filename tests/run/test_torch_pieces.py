@@ -123,6 +123,7 @@ def test_process_groups_are_those_of_the_layout_and_of_the_device_mesh(
     # One more for each of ep: the numbers of rows have groups of their own. Two more for each pair that exchanges something.
     expected = sum(map(len, tables.values())) + len(tables.get("ep", ()))
     exchanging = {entry.group for entry in ledger(plan) if entry.collective not in ("all_reduce", "send")}
+    exchanging |= {"tp"} if "tp=2,pp" in case.layout else set()  # which gathers the parts of messages
     expected += sum(2 for name in exchanging for row in tables[name] if len(row) == 2)
     for rank, found in enumerate(grouped[case]):
         own = {name: next(row for row in table if rank in row) for name, table in tables.items()}

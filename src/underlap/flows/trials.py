@@ -35,6 +35,8 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
     job.outcome.unlink()
     variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
+    if what.share_cores:
+        variants = [_without_cores(each) for each in variants]
     reports = [analyze(job.folder / each.name) for each in plans]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     predictions = [each.prediction for each in plans if each.prediction is not None]
@@ -52,7 +54,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
         baseline=reports[0],
         policy=reports[1] if what.compared else None,
         ab=ab,
-        slowdown=_slowdown(job, what.layout.world),
+        slowdown=_slowdown(job) if outcome.both else None,
         notes=notes,
         fabric=fabric_text(what.fabric) if what.fabric is not None else None,
         priority=what.priority,
@@ -60,13 +62,13 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     )
 
 
-def _slowdown(job: Job, ranks: int) -> Slowdown | None:
-    """From the record of both plans, where there is one."""
-    folder = job.folder / BOTH
-    found = analyze(folder, deep=True).contention if folder.exists() else None
+def _slowdown(job: Job) -> Slowdown | None:
+    """From the record of both plans."""
+    report = analyze(job.folder / BOTH, deep=True)
+    found = report.contention
     if found is None:
         return None
-    steps = min(IN_TURNS, job.repetitions)
+    steps, ranks = min(IN_TURNS, job.repetitions), len(report.ranks)
 
     def each(cost: int | None) -> int | None:
         return None if cost is None else round(cost / ranks / steps)
@@ -125,6 +127,11 @@ def _variant(made: Planned, seen: Seen, barrier_bytes: int) -> Variant:
         wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
         parts=[_parts(ranks) for ranks in zip(*(each.accounts for each in seen.times), strict=True)],
     )
+
+
+def _without_cores(variant: Variant) -> Variant:
+    """Where ranks share a core, what one of them leaves of it is taken by another one's compute, too."""
+    return msgspec.structs.replace(variant, parts=[msgspec.structs.replace(each, core_ns=None) for each in variant.parts])
 
 
 def _parts(ranks: Sequence[Account]) -> StepParts:

@@ -282,11 +282,13 @@ class Wire:
 
     def _gathered(self, whole: torch.Tensor, part: torch.Tensor) -> Closure:
         """Put together behind the wait what each tp rank received."""
-        tp = self.groups.of["tp"]
+        tp = self.groups.exchanges["tp"]
+        parts = whole.view(dist.get_world_size(tp.group), -1)
 
         def gather() -> None:
             self.control["tp", "all_gather", "parts of messages"] += size_of(whole)
-            dist.all_gather_single(whole.view(-1), part, group=tp)
+            for work in tp.all_gather(parts, part.view(-1)):
+                work.wait()
 
         return gather
 

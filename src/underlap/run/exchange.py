@@ -32,8 +32,9 @@ class Exchange:
         if self.ways is None:
             return [dist.all_gather_single(whole.view(-1), own.reshape(-1), group=self.group, async_op=True)]
         rank = dist.get_rank(self.group)
+        works = self._both(whole[1 - rank], own, rank)
         whole[rank].copy_(own)
-        return self._both(whole[1 - rank], own, rank)
+        return works
 
     def all_to_all(
         self, got: torch.Tensor, sent: torch.Tensor, here: Sequence[int] | None = None, there: Sequence[int] | None = None
@@ -48,8 +49,9 @@ class Exchange:
         rank = dist.get_rank(self.group)
         gets = got.split(list(here)) if here is not None else got.chunk(2)
         sends = sent.split(list(there)) if there is not None else sent.chunk(2)
+        works = self._both(gets[1 - rank], sends[1 - rank], rank)
         gets[rank].copy_(sends[rank])
-        return self._both(gets[1 - rank], sends[1 - rank], rank)
+        return works
 
     def _both(self, coming: torch.Tensor, going: torch.Tensor, rank: int) -> list[Any]:
         assert self.ways is not None

@@ -1,4 +1,4 @@
-"""The process groups of a plan: one for each of its groups, by the plan's names.
+"""The process groups of a plan: one for each of its groups, by the plan's names, and two more where two ranks exchange something.
 
 They are made with new_group, and not through torch's DeviceMesh, whose groups are the same ones (a test holds that). A mesh gives
 the groups of its dimensions; what a plan needs beyond that:

@@ -95,6 +95,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     """What rank 0 hands in."""
 
     seen: list[Seen]
+    both: bool
+    """There is a record of both plans."""
     barrier_bytes: int
     """Payload that all ranks send in one barrier; subtracted from what is seen."""
     output_difference: float

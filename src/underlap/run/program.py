@@ -137,8 +137,12 @@ def compiled(plan: Plan, layout: Layout, rank: int) -> Program:
 def _exchanging(plan: Plan) -> Iterator[str]:
     for block in plan.blocks.values():
         for operation in block.operations:
-            if isinstance(operation.work, Transfer) and operation.work.collective not in ("all_reduce", "send"):
+            if not isinstance(operation.work, Transfer):
+                continue
+            if operation.work.collective not in ("all_reduce", "send"):
                 yield str(operation.group)
+            if operation.work.gathered > 1:
+                yield "tp"  # whose ranks gather the parts of a message
 
 
 def check_in_flight(instructions: Iterable[Instruction]) -> None:

@@ -2,7 +2,8 @@
 
 It has the form in which torch.profiler writes CPU ranks: operators on the calling thread, `c10d::*` where a collective is
 issued, `gloo:*` on a thread of the library from its start to its end. Every event carries the structural key of its
-operation. gloo carries out the collectives of a group on two threads, in order; a third one begins when one of the two ends.
+operation. gloo carries out the collectives of a group on two threads, in order; a third one begins when one of the two ends. What
+two ranks exchange has groups of its own, so threads too.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ def flights(program: Program, record: Record) -> Iterable[Carried]:
         if not end:
             continue
         lane = str(instruction.group)
+        if instruction.work.collective != "all_reduce" and len(program.members[lane]) == 2:  # type: ignore[union-attr]  # a transfer
+            lane = f"{lane} exchanges"
         messages = _collective(instruction) in ("send", "recv")
         if messages:
             # Messages do not queue: each has a lane that is free.

@@ -30,7 +30,7 @@ from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
 from underlap.run.priority import scheduled
-from underlap.run.program import Program, digest
+from underlap.run.program import digest
 from underlap.run.recording import document, document_of_steps, encoded, host_share, keys
 from underlap.run.session import Session
 from underlap.run.times import Record
@@ -167,15 +167,16 @@ def _step(session: Session, engine: Engine, doing: str, meter: Meter) -> Record:
     session.doing = doing
     core = Core.own()
     before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
-    idle = core.idle_ns() if core is not None else 0
+    idle = core.idle_ns() if core is not None else None
     try:
         record = engine.recorded_step()
     except RuntimeError:
         session.doing = f"{doing}, in {engine.failed_at}"
         raise
     record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
-    if core is not None:
-        record.core_ns = record.duration_ns - (core.idle_ns() - idle) - (time.thread_time_ns() - begun)
+    idle_after = core.idle_ns() if core is not None else None
+    if idle is not None and idle_after is not None:
+        record.core_ns = record.duration_ns - (idle_after - idle) - (time.thread_time_ns() - begun)
     return record
 
 
@@ -239,7 +240,8 @@ def _finish(
                 received=[received - idle[1] for _, received in passed],
             )
         )
-    if len(engines) > 1 and len({computed(engine.program) for engine in engines.values()}) == 1:
+    both = all(session.gathered(_comparable(engines)))
+    if both:
         _write_both(job, engines, records)
     if job.profile:
         _profile(session, job, engines)
@@ -248,6 +250,7 @@ def _finish(
     if session.rank == 0:
         outcome = Outcome(
             seen=seen,
+            both=both,
             barrier_bytes=idle[0],
             output_difference=max(one for one, _ in found),
             gradient_difference=max(one for _, one in found) if trains(next(iter(engines.values())).job) else None,
@@ -291,19 +294,21 @@ def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str
     return trace
 
 
-def computed(program: Program) -> frozenset[str]:
-    """The structural keys of what a program computes: equal where a pass only moves operations and cuts none into parts."""
-    return frozenset(one.key for one in program.instructions if one.kind == OpKind.COMPUTE)
+def _comparable(engines: dict[str, Engine]) -> bool:
+    """Two plans that compute the same by structural key, as where a pass only moves operations and cuts none into parts. On a
+    device the ids of a trace are those of one plan."""
+    computed = {
+        frozenset(one.key for one in engine.program.instructions if one.kind == OpKind.COMPUTE) for engine in engines.values()
+    }
+    return len(engines) > 1 and len(computed) == 1 and all(engine.memory.device.type == "cpu" for engine in engines.values())
 
 
 def _write_both(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
     """Steps with overlap and without in one trace: what computes beside communication in some and alone in others."""
     steps = [(engine, record) for name, engine in engines.items() for record in records[name][-IN_TURNS:]]
     steps.sort(key=lambda step: step[1].started_ns)
-    engine, _ = steps[0]
-    device = engine.memory.device.index or 0
-    trace = document_of_steps([(each.program, record) for each, record in steps], job.workload.precision, device)
-    _put(job.folder / BOTH, engine.program.rank, trace)
+    trace = document_of_steps([(engine.program, record) for engine, record in steps], job.workload.precision)
+    _put(job.folder / BOTH, steps[0][0].program.rank, trace)
 
 
 def _put(folder: Path, rank: int, trace: dict[str, Any]) -> None:
