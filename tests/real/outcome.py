@@ -78,9 +78,14 @@ class Outcome:
         return self.spread <= MOST_SPREAD
 
     @property
+    def resolution(self) -> float:
+        """What is planted and measured are differences of medians: nearer than the steps spread they cannot be told."""
+        return self.spread * self.step
+
+    @property
     def amount_right(self) -> bool:
-        """Whether what was found is near what was planted: a difference of medians, known to no more than the steps spread."""
-        return abs(self.found - self.planted) <= max(TOLERANCE * self.planted, self.spread * self.step)
+        """Whether what was found is near what was planted."""
+        return abs(self.found - self.planted) <= max(TOLERANCE * self.planted, self.resolution)
 
     @property
     def high_off(self) -> float | None:
@@ -89,14 +94,17 @@ class Outcome:
 
     @property
     def kept(self) -> str:
-        """How the promise was kept: `inside` its range, `within 15 %` of its nearer end, or `no`."""
+        """How the promise was kept: `inside` its range, `within 15 %` of its nearer end, `within the spread` of the steps of
+        it, or `no`."""
         if self.promised is None:
             return "no promise"
         low, high = self.promised
         if low <= self.measured <= high:
             return "inside"
         off = max(low - self.measured, self.measured - high)
-        return "within 15 %" if off <= TOLERANCE * abs(self.measured) else "no"
+        if off <= TOLERANCE * abs(self.measured):
+            return "within 15 %"
+        return "within the spread" if off <= self.resolution else "no"
 
 
 def settle(folder: Path, scenarios: list[str]) -> dict[str, Outcome]:
