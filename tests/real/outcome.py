@@ -9,6 +9,7 @@ run again, twice at most; what still spreads is undecided, which is neither righ
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ class Outcome:
 
     @property
     def resolution(self) -> float:
-        """What is planted and measured are differences of medians: nearer than the steps spread they cannot be told."""
-        return self.spread * self.step
+        """What is planted and measured are differences of two medians: nearer than both spread together they cannot be told."""
+        return math.sqrt(2) * self.spread * self.step
 
     @property
     def amount_right(self) -> bool:
