@@ -12,6 +12,11 @@ from tests.real.outcome import EXPECTED, Outcome
 pytestmark = pytest.mark.skipif(launch.missing() is not None, reason=launch.missing() or "")
 
 
+CALM = 0.05
+"""Of the step: what the middle half of the steps may spread by here, as causes are a third of a step and held to 15 %. It is half
+of what decides a scenario on docs/promises.md, which shows its spread."""
+
+
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return outcome.settle(tmp_path_factory.mktemp("real"), list(EXPECTED))
@@ -20,7 +25,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 @pytest.fixture(params=EXPECTED)
 def of_scenario(request: pytest.FixtureRequest, settled: dict[str, Outcome]) -> Outcome:
     found = settled[request.param]
-    if not found.decided:
+    if found.spread > CALM:
         # Neither right nor wrong: a machine with busy neighbors says nothing of the analyzer.
         pytest.skip(f"undecided: after {found.attempts} runs the steps of {found.scenario} still spread by {found.spread:.0%}")
     return found
