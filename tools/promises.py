@@ -68,7 +68,7 @@ def main() -> None:
 def _tail(found: dict[str, outcome.Outcome], seconds: float) -> str:
     rows = "".join(f"* {name}: {text}\n" for name, text in scenario_names.described().items())
     settled = [one for one in found.values() if one.decided]
-    kept = sum(one.kept in ("inside", "within 15 %") for one in settled)
+    kept = sum(one.kept != "no" and one.promised is not None for one in settled)
     named = sum(one.cause_right and one.amount_right for one in settled)
     return f"""
 Of {len(found)} scenarios {len(settled)} were decided; the cause and its amount were right in {named}, the promise kept in {kept}.

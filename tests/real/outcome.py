@@ -9,7 +9,6 @@ run again, twice at most; what still spreads is undecided, which is neither righ
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,14 +78,9 @@ class Outcome:
         return self.spread <= MOST_SPREAD
 
     @property
-    def resolution(self) -> float:
-        """What is planted and measured are differences of two medians: nearer than both spread together they cannot be told."""
-        return math.sqrt(2) * self.spread * self.step
-
-    @property
     def amount_right(self) -> bool:
         """Whether what was found is near what was planted."""
-        return abs(self.found - self.planted) <= max(TOLERANCE * self.planted, self.resolution)
+        return abs(self.found - self.planted) <= TOLERANCE * self.planted
 
     @property
     def high_off(self) -> float | None:
@@ -95,27 +89,24 @@ class Outcome:
 
     @property
     def kept(self) -> str:
-        """How the promise was kept: `inside` its range, `within 15 %` of its nearer end, `within the spread` of the steps of
-        it, or `no`."""
+        """How the promise was kept: `inside` its range, `within 15 %` of its nearer end, or `no`."""
         if self.promised is None:
             return "no promise"
         low, high = self.promised
         if low <= self.measured <= high:
             return "inside"
         off = max(low - self.measured, self.measured - high)
-        if off <= TOLERANCE * abs(self.measured):
-            return "within 15 %"
-        return "within the spread" if off <= self.resolution else "no"
+        return "within 15 %" if off <= TOLERANCE * abs(self.measured) else "no"
 
 
-def settle(folder: Path, scenarios: list[str]) -> dict[str, Outcome]:
+def settle(folder: Path, scenarios: list[str], most_spread: float = MOST_SPREAD) -> dict[str, Outcome]:
     """All scenarios, those that spread too far again."""
     found: dict[str, Outcome] = {}
     left = scenarios
     for attempt in range(1, ATTEMPTS + 1):
         launched = launch.launch(folder / f"launch{attempt}", left, TURNS)
         found.update({name: outcome(launched, name, attempt) for name in left})
-        left = [name for name in left if not found[name].decided]
+        left = [name for name in left if found[name].spread > most_spread]
         if not left:
             break
     return {name: found[name] for name in scenarios}

@@ -19,7 +19,7 @@ of what decides a scenario on docs/promises.md, which shows its spread."""
 
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    return outcome.settle(tmp_path_factory.mktemp("real"), list(EXPECTED))
+    return outcome.settle(tmp_path_factory.mktemp("real"), list(EXPECTED), CALM)
 
 
 @pytest.fixture(params=EXPECTED)
@@ -37,13 +37,13 @@ def test_the_planted_cause_is_named_first_with_its_amount(of_scenario: Outcome) 
 
 
 def test_removing_the_cause_changes_the_step_as_promised(of_scenario: Outcome) -> None:
-    assert of_scenario.kept in ("inside", "within 15 %", "within the spread"), of_scenario
+    assert of_scenario.kept in ("inside", "within 15 %"), of_scenario
 
 
 def test_the_high_end_of_a_promise_is_no_more_than_twice_what_it_wins(of_scenario: Outcome) -> None:
     # A ceiling begins at 0, so that the change lies inside says little without this.
     assert of_scenario.promised is not None
-    assert of_scenario.promised[1] <= 2 * of_scenario.measured + of_scenario.resolution, of_scenario
+    assert of_scenario.promised[1] <= 2 * of_scenario.measured, of_scenario
 
 
 def test_processes_that_are_told_to_end_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
