@@ -173,7 +173,7 @@ class Planted(NamedTuple):
     which: int
     """0: of the baseline's record; 1: of the policy's; BOTH: of the one with the steps of both."""
     causes: tuple[str, ...]
-    """Any of these named first is right."""
+    """Any of these named first is right. None of BOTH: see `right`."""
     lever: str
     change: float
     """By how many ms the step was shorter without it."""
@@ -237,8 +237,7 @@ Named first (contention: established) in {named} of {len(found)}; the high end o
 {100 * TOLERANCE:.0f} % of the change in {kept}; the change in the range of the promise (give or take as much) in {inside}. A
 promise whose low end is 0 says at most so much. What a policy leaves exposed (the ends, and what is too short) is in the promise
 of independence and not in the change. Contention exposes nothing and is no cause of exposure: it is found where the steps of
-both plans are in one record
-(`--record`, folder both), as compute that is slower beside communication.
+both plans are in one record (`--record`, folder both), as compute that is slower beside communication.
 """
 
 
@@ -264,7 +263,7 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
     if "buckets" in rows:
         one = rows["buckets"]
         said = "contention (buckets over links without a rate); against the same compute alone"
-        found.append(Planted(said, one, BOTH, ("slower",), "contention", one.policy_compute - one.compute))
+        found.append(Planted(said, one, BOTH, (), "contention", one.policy_compute - one.compute))
     return found
 
 

@@ -155,7 +155,7 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     ratio_high: float | None
     cost_ns: int | None
     """By how much longer compute beside communication took than alone: of all those steps, over the number of those with the
-    policy (the others hide next to nothing), mean per rank of the record."""
+    policy (the others hide next to nothing), mean per rank of the record. Null unless compute is slower or faster there."""
     cost_low_ns: int | None
     cost_high_ns: int | None
 

@@ -253,7 +253,7 @@ def programs(draw: st.DrawFn) -> Program:
         slots=(16, 16, 16),
         members={},
         tables={},
-        exchanging=frozenset(),
+        paired=frozenset(),
         pieces=1,
     )
 

@@ -68,10 +68,11 @@ def _slowdown(job: Job) -> Slowdown | None:
     found = report.contention
     if found is None:
         return None
-    steps, ranks = min(IN_TURNS, job.repetitions), len(report.ranks)
+    established = found.word in ("slower", "faster")
+    shares = len(report.ranks) * min(IN_TURNS, job.repetitions)
 
     def each(cost: int | None) -> int | None:
-        return None if cost is None else round(cost / ranks / steps)
+        return round(cost / shares) if established and cost is not None else None
 
     return Slowdown(
         word=found.word,

@@ -49,7 +49,7 @@ class Groups:
             for ranks in table:
                 group = new(ranks, name)
                 ways: Ways | None = None
-                if name in program.exchanging and len(ranks) == 2:
+                if name in program.paired:
                     ways = new(ranks, f"{name} from its first rank"), new(ranks, f"{name} from its second rank")
                 if program.rank in ranks:
                     self.of[name], self.exchanges[name] = group, Exchange(group, ways)

@@ -28,7 +28,8 @@ _BESIDE_BYTES = 2 * 2**20
 _BESIDE_SIDE = 256
 _CHAIN = 50
 _LATE_NS = 500_000
-"""As much as ranks of a step scatter by: gloo's notice that a rank may be sent to then waits behind what that rank sends."""
+"""As much as ranks of a step scatter by. Among more than two ranks gloo's notice that a rank may be sent to then waits behind
+what that rank sends (see `Exchange`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

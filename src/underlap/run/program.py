@@ -25,6 +25,9 @@ from underlap.plan import COMPUTE_LANE, Buffer, OpKind, Plan, Role, Scope, text
 ADDED_UP = ("gradient.", "gradient_shard.", "grad.qkv", "grad.keys")
 """Buffers that several operations of a step add to: the first one to write overwrites what was there."""
 
+EXCHANGES = ("all_gather", "reduce_scatter", "all_to_all")
+"""Collectives in which a rank sends each other one something else than it gets."""
+
 RESULT = "logits"
 """Where no operation reads it, it is read behind the step, so that nothing may be put over it."""
 
@@ -99,8 +102,8 @@ class Program:
     """Of each group: the ranks of the one that this rank belongs to."""
     tables: dict[str, tuple[tuple[int, ...], ...]]
     """Of each group: all of its kind, as every rank has to make them in the same order."""
-    exchanging: frozenset[str]
-    """Groups in which some rank gathers, scatters or exchanges."""
+    paired: frozenset[str]
+    """Groups of two ranks that exchange something: over gloo each direction has a process group of its own."""
     pieces: int
     """Into how many equal pieces passes cut the tokens of a micro-batch."""
 
@@ -129,17 +132,18 @@ def compiled(plan: Plan, layout: Layout, rank: int) -> Program:
         slots=tuple(cells.slots),
         members=members,
         tables=tables,
-        exchanging=frozenset(_exchanging(plan)),
+        paired=frozenset(name for name in _exchanging(plan) if len(members[name]) == 2),
         pieces=_pieces(plan),
     )
 
 
 def _exchanging(plan: Plan) -> Iterator[str]:
+    """Groups in which some rank gathers, scatters or exchanges."""
     for block in plan.blocks.values():
         for operation in block.operations:
             if not isinstance(operation.work, Transfer):
                 continue
-            if operation.work.collective not in ("all_reduce", "send"):
+            if operation.work.collective in EXCHANGES:
                 yield str(operation.group)
             if operation.work.gathered > 1:
                 yield "tp"  # whose ranks gather the parts of a message

@@ -16,7 +16,7 @@ from typing import Any
 from underlap.cost.work import Transfer
 from underlap.plan import OpKind
 from underlap.run import device_recording
-from underlap.run.program import Instruction, Program
+from underlap.run.program import EXCHANGES, Instruction, Program
 from underlap.run.times import Record
 
 WORKERS = 2
@@ -56,6 +56,7 @@ def document(program: Program, records: Sequence[Record], dtype: str, device: in
 def document_of_steps(steps: Sequence[tuple[Program, Record]], dtype: str, device: int = 0) -> dict[str, Any]:
     """The same of steps of several programs of one rank, in the order in which they were run."""
     on_device = any(record.device is not None for _, record in steps)
+    members = {name: ranks for each, _ in steps for name, ranks in each.members.items()}
     program, _ = steps[0]
     events: list[dict[str, Any]] = [_thread(program, _MAIN, "python")]
     threads = _Threads(program, events)
@@ -72,8 +73,7 @@ def document_of_steps(steps: Sequence[tuple[Program, Record]], dtype: str, devic
             "rank": program.rank,
             "world_size": program.world,
             "pg_config": [
-                {"pg_name": name, "pg_desc": name, "pg_size": len(ranks), "ranks": list(ranks)}
-                for name, ranks in {name: ranks for each, _ in steps for name, ranks in each.members.items()}.items()
+                {"pg_name": name, "pg_desc": name, "pg_size": len(ranks), "ranks": list(ranks)} for name, ranks in members.items()
             ],
         },
         "displayTimeUnit": "ms",
@@ -147,7 +147,7 @@ def flights(program: Program, record: Record) -> Iterable[Carried]:
         if not end:
             continue
         lane = str(instruction.group)
-        if instruction.work.collective != "all_reduce" and len(program.members[lane]) == 2:  # type: ignore[union-attr]  # a transfer
+        if lane in program.paired and _collective(instruction) in EXCHANGES:
             lane = f"{lane} exchanges"
         messages = _collective(instruction) in ("send", "recv")
         if messages:
