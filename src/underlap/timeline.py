@@ -230,6 +230,8 @@ class RankInfo:
     """From when to when it was recorded, on the calendar's clock (UTC); None where the trace does not say."""
     groups: tuple[int, ...] = ()
     """Indices into `Timeline.groups`: the groups that the trace lists for this rank, used or not."""
+    core_ns: int | None = None
+    """What all communication of the recording took of the core that computes; None where it was not measured."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from underlap.read.identity import rank_from_metadata, rank_from_name
+from underlap.read.identity import core_time, rank_from_metadata, rank_from_name
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,19 @@ def test_nonsense_in_the_metadata_is_no_rank_and_no_world(nonsense: object) -> N
 @pytest.mark.parametrize("info", [None, [], "rank 3", 3])
 def test_metadata_without_an_object_says_nothing(info: object) -> None:
     assert rank_from_metadata({"distributedInfo": info}) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"underlap": {"core_ns": 12}}, 12),
+        ({"underlap": {"core_ns": 0}}, 0),
+        ({"underlap": {"core_ns": -5}}, None),
+        ({"underlap": {"core_ns": "much"}}, None),
+        ({"underlap": {"stage": 0}}, None),
+        ({"underlap": [12]}, None),
+        ({}, None),
+    ],
+)
+def test_what_communication_took_of_a_core_is_known_only_where_a_number_says_so(metadata: dict, told: int | None) -> None:
+    assert core_time(metadata) == told

@@ -32,7 +32,8 @@ from underlap.analyze import rebuilt
 from underlap.analyze.critical_path import CriticalPath
 from underlap.analyze.evened import Evened
 from underlap.analyze.graph import EdgeKind, Grade, Graph
-from underlap.analyze.rebuilt import Changes
+from underlap.analyze.interference import Interference
+from underlap.analyze.rebuilt import Changes, Window
 from underlap.columns import Int64
 from underlap.timeline import Timeline
 
@@ -149,19 +150,24 @@ def waterfall(
     limits: Limits,
     isolated: Isolated | None = None,
     evened: Evened | None = None,
+    interference: Interference | None = None,
 ) -> Waterfall:
-    """Every lever of the window, one at a time and jointly."""
+    """Every lever of the window, one at a time and jointly. With `interference`, compute is as much longer in each replay as the
+    transfers take that run beside it there."""
     part = rebuilt.window(timeline, graph, stretches)
     observed = rebuilt.length(timeline, graph, part)
     rests = explained(graph, path)
 
     def gain(**changes: Any) -> int:
-        return observed - rebuilt.length(timeline, graph, part, Changes(**changes))
+        return observed - rebuilt.length(timeline, graph, part, Changes(**{"interference": interference, **changes}))
 
     def lever(name: str, bound: int | None, **changes: Any) -> Lever:
         sure = {**changes, "serialized": True}
         return _promise(name, (gain(**sure), gain(**changes, possible=False)), bound, rests)
 
+    # What a comparison of this recording with itself shows is more than what its cores tell.
+    told = isolated is None and limits.stretch_ns is None and interference is not None
+    alone: dict[str, Any] | None = {"work_ns": _alone(timeline, graph, interference), "interference": None} if told else None
     no_waiting = "waiting is not known: peers are missing or unmatched"
     known = limits.waiting_ns is not None
     levers = (
@@ -172,12 +178,16 @@ def waterfall(
         _queue(timeline, graph, limits, gain, rests),
         lever("host", limits.idle_ns + limits.exposed_ns, host=0.0),
         _serialization(gain, limits, rests),
-        _contention(timeline, isolated, limits, gain, rests),
+        _contention(timeline, isolated, limits, gain, rests)
+        if alone is None
+        else _promise("contention", (gain(**alone),) * 2, _stretched(timeline, part, interference), rests),
         lever("communication", limits.exposed_on_path_ns, communication=False),
     )
     everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "communication": False, "queued": False}
     if isolated is not None:
         everything["work_ns"] = isolated.high_ns
+    if alone is not None:
+        everything |= alone
     joint = lever("all", max(observed - limits.lower_bound_ns, 0), **everything)
     single = sum(one.low_ns or 0 for one in levers if one.name != "stragglers")
     return Waterfall(
@@ -188,15 +198,31 @@ def waterfall(
         if_independent=_ceiling(
             "if_independent",
             gain(possible=False, inferred=False, serialized=False),
-            "dependences that are only inferred from timing, from the lane, or only possible, were taken for absent",
+            "dependences that are only inferred from timing, from the lane, or only possible, were taken for absent"
+            + ("; what transfers take of the cores is in it" if interference is not None else ""),
         ),
         if_nothing_sent=_ceiling(
             "if_nothing_sent",
             gain(communication=False, possible=False),
-            "transfers took no time at all; what they slow beside them is not in it",
+            "transfers took no time at all"
+            + ("; what they slow beside them is not in it" if interference is None else ", and nothing of the cores"),
         ),
         explained=rests,
     )
+
+
+def _alone(timeline: Timeline, graph: Graph, interference: Interference | None) -> Int64:
+    """Durations without waiting, those of computations without what transfers take."""
+    assert interference is not None
+    size = len(timeline.ops)
+    observed: Int64 = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
+    return observed - interference.stretch_ns
+
+
+def _stretched(timeline: Timeline, part: Window, interference: Interference | None) -> int:
+    """By how much computations of the window are longer, over all ranks."""
+    assert interference is not None
+    return int(interference.stretch_ns[part.nodes[part.nodes < len(timeline.ops)]].sum())
 
 
 def _ceiling(name: str, gain: int, reason: str) -> Lever:

@@ -11,16 +11,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from underlap.analyze import bound, contention, counterfactual, critical_path, evened, graph, prediction
+from underlap.analyze import bound, contention, counterfactual, critical_path, evened, graph, interference, prediction
 from underlap.analyze.accounting import DeviceSets
 from underlap.analyze.calls import CallTimes
-from underlap.analyze.evened import Evened
 from underlap.analyze.families import FamilyKey
 from underlap.analyze.family_gain import family_gains
 from underlap.analyze.groups import Calls
 from underlap.analyze.steps import Selection, Steps
 from underlap.analyze.why import Why
-from underlap.columns import Int32
+from underlap.columns import Int32, Int64
 from underlap.errors import ScheduleError
 from underlap.report import (
     BoundReport,
@@ -90,7 +89,9 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
         )
     exposed = {key: own.exposed for key, own in sets.items()}
     on_path = critical_path.exposed_on_path(timeline, built, path, exposed)
-    limit = bound.lower_bound(timeline, built, selection.stretches)
+    felt = interference.interference(timeline, built.wait_ns[: len(timeline.ops)])
+    alone = timeline.ops.end_ns - timeline.ops.start_ns - (0 if felt is None else felt.stretch_ns)
+    limit = bound.lower_bound(timeline, built, selection.stretches, alone)
     lower = max(limit.path_ns, limit.compute_ns, limit.transfer_ns)
     final = [row for row in ranks if row.rank == path.rank]
     limits = counterfactual.Limits(
@@ -105,13 +106,13 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     less = evened.evened(timeline, built, calls, times, why.met, why.lateness) if why.compared else None
     waterfall, refused = None, None
     try:
-        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits, evened=less)
+        waterfall = counterfactual.waterfall(timeline, built, path, selection.stretches, limits, evened=less, interference=felt)
     except ScheduleError:
         refused = "operations that meet across ranks wait for each other in a circle, so the recorded order cannot be replayed"
     # No schedule of the same work is shorter than the bound, so no lever can win more, whatever the replay of all ranks says.
     most = max(path.end_ns - path.start_ns - lower, 0)
     without_transfer = max(path.end_ns - path.start_ns - limit.compute_ns, 0)
-    rested = most if less is None else _left(timeline, built, selection, less, path)
+    rested = most if less is None else _left(timeline, built, selection, alone - less.work_ns, path)
     waits = _sum([row.wait_ns for row in ranks if row.communication_ns])
     hidden = _sum([row.hidden_transfer_ns for row in ranks if row.communication_ns]) if waits is not None else None
     hidden = sum(row.hidden_ns for row in ranks) if hidden is None else hidden
@@ -148,9 +149,8 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
     )
 
 
-def _left(timeline: Timeline, built: graph.Graph, selection: Selection, less: Evened, path: critical_path.CriticalPath) -> int:
+def _left(timeline: Timeline, built: graph.Graph, selection: Selection, work: Int64, path: critical_path.CriticalPath) -> int:
     """What any schedule could win where stragglers do no more than the others: their work is part of the bound otherwise."""
-    work = timeline.ops.end_ns - timeline.ops.start_ns - less.work_ns
     return max(path.end_ns - path.start_ns - bound.lower_bound(timeline, built, selection.stretches, work).length_ns, 0)
 
 

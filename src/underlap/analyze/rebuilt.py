@@ -16,11 +16,15 @@ from underlap import replay
 from underlap.analyze.dependences import TURN
 from underlap.analyze.evened import Evened
 from underlap.analyze.graph import MEETING_NS, OP, EdgeKind, Graph
+from underlap.analyze.interference import Interference, stretch
 from underlap.columns import NONE, Int32, Int64
 from underlap.replay import NO_RELEASE, Network, Times
 from underlap.timeline import OpClass, Timeline
 
 COMMUNICATING = (OpClass.COMMUNICATION, OpClass.WAIT)
+MOST_ROUNDS, SETTLED = 10, 1e-3
+"""Computation that is longer has more transfers beside it, and so on: until no more changes than this share of the window. Each
+round adds the share of a core that transfers take, so a few do."""
 _OF_HOST = (EdgeKind.LAUNCH, EdgeKind.HOST_SYNC, EdgeKind.BUSY, EdgeKind.HANDOFF)
 _ON_DEVICE_TIMING = (EdgeKind.ACROSS, EdgeKind.BORROWED)
 """What this trace does not show: inferred from its times, or borrowed from another recording."""
@@ -48,6 +52,8 @@ class Changes:
     """What late ranks do less; None for nothing."""
     inferred: bool = True
     """False: dependences that are only inferred from timing do not hold (a barrier is waited for)."""
+    interference: Interference | None = None
+    """What transfers take of the compute beside them, wherever they come to lie; None: what lay beside them stays as long."""
 
 
 AS_IT_WAS = Changes()
@@ -189,7 +195,35 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
 
 def length(timeline: Timeline, graph: Graph, part: Window, changes: Changes = AS_IT_WAS) -> int:
     """How long the window lasts under these changes."""
-    return close(part, replay.replay(network(timeline, graph, part, changes))) - part.begin_ns
+    plan = network(timeline, graph, part, changes)
+    times = replay.replay(plan)
+    if changes.interference is not None:
+        times = _settled(timeline, graph, part, changes, plan, times)
+    return close(part, times) - part.begin_ns
+
+
+def _settled(timeline: Timeline, graph: Graph, part: Window, changes: Changes, plan: Network, times: Times) -> Times:
+    """Times at which computations are as much longer as the transfers take that then run beside them."""
+    felt, size = changes.interference, len(timeline.ops)
+    assert felt is not None
+    transfer = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
+    if changes.work_ns is not None:
+        transfer = np.where(_communicates(timeline), changes.work_ns, transfer)
+    if not changes.communication:
+        transfer = np.zeros(size, dtype=np.int64)
+    inside = part.nodes < size
+    rows = part.nodes[inside]
+    start, end, work = graph.start_ns[:size].copy(), graph.end_ns[:size].copy(), plan.work_ns
+    for _ in range(MOST_ROUNDS):
+        start[rows], end[rows] = times.start_ns[inside], times.end_ns[inside]
+        longer = stretch(timeline, felt.taken_ns, transfer, start, end) - felt.stretch_ns
+        settled = plan.work_ns.copy()
+        settled[inside] = np.maximum(settled[inside] + longer[rows], 0)
+        if int(np.abs(settled - work).sum()) <= SETTLED * (part.end_ns - part.begin_ns):
+            break
+        work = settled
+        times = replay.replay(dataclasses.replace(plan, work_ns=work))
+    return times
 
 
 def close(part: Window, times: Times) -> int:

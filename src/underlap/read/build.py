@@ -13,7 +13,7 @@ from underlap.columns import Int64, Interner
 from underlap.errors import NotATraceError
 from underlap.read import calls, cpu, device, execution_trace
 from underlap.read.event_waits import event_waits
-from underlap.read.identity import coordinates_from_name, rank_from_metadata, rank_from_name
+from underlap.read.identity import coordinates_from_name, core_time, rank_from_metadata, rank_from_name
 from underlap.read.json_events import EventFile
 from underlap.read.names import NameTable
 from underlap.read.nesting import Nesting
@@ -73,6 +73,7 @@ def build(path: Path, file: EventFile, rows: FileRows, table: NameTable) -> Time
             multiprocessors=_multiprocessors(file.metadata, parts, number),
             coordinates=tuple(coordinates_from_name(path).items()) if source == "assumed" else (),
             groups=listed,
+            core_ns=core_time(file.metadata) if on_cpu else None,
         )
         for number in rank_numbers
     )

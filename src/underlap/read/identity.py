@@ -25,6 +25,13 @@ def rank_from_metadata(metadata: dict[str, Any]) -> tuple[int | None, int | None
     return (rank if 0 <= rank < _MOST_RANKS else None), (world if 0 < world <= _MOST_RANKS else None)
 
 
+def core_time(metadata: dict[str, Any]) -> int | None:
+    """What communication took of the core that computes, in ns, as `underlap run` writes it; None where nothing says so."""
+    said = metadata.get("underlap")
+    taken = integer(said.get("core_ns")) if isinstance(said, dict) else -1
+    return taken if taken >= 0 else None
+
+
 def rank_from_name(path: Path) -> int | None:
     """The rank in the file's name, else in its folder's name; None where neither has one."""
     for part in (path.name, path.parent.name):
