@@ -12,9 +12,9 @@ what the page says. What is run is in tools/conditions_cases.py, the page in too
 from __future__ import annotations
 
 import argparse
-import signal
+import os
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,8 +37,22 @@ BUDGET_S = 570.0
 STARTING_S = 10.0
 PER_STEP = 1.3
 """What a comparison takes over its measured steps: two of nine warm up, and there are barriers."""
-STOPPED_S, RUNNING_S = 0.015, 0.03
-"""How the slowed rank is slowed: stopped for so long, running for so long, and so on."""
+BUSY_S, IDLE_S = 0.015, 0.03
+"""How the slowed rank is slowed: another process computes on its core for so long, sleeps for so long, and so on. It computes, as
+a core that is merely stopped would leave the memory and the clock of both to the other rank, which would be quicker for it."""
+COMPETITOR = f"""
+import os, sys, time
+import numpy
+os.sched_setaffinity(0, {{int(sys.argv[1])}})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(15))
+matrix = numpy.ones((512, 512), numpy.float32)
+while True:
+    end = time.monotonic() + {BUSY_S}
+    while time.monotonic() < end:
+        matrix @ matrix
+    time.sleep({IDLE_S})
+"""
+"""Between gloo's threads, which it leaves alone, and the thread that computes."""
 
 
 def main() -> None:
@@ -109,32 +123,14 @@ def _launched(cases: Sequence[Case]) -> list[Trial]:
     asked = [case.asked() for case in cases]
     if not cases[0].slowed:
         return flow.run_each(asked)
-    done = threading.Event()
-    slowing: list[threading.Thread] = []
-
-    def start(processes: list[int]) -> None:
-        slowing.append(threading.Thread(target=_slow, args=(processes[1], done), daemon=True))
-        slowing[0].start()
-
-    try:
-        return flow.run_each(asked, on_start=start)
-    finally:
-        done.set()
-
-
-def _slow(process: int, done: threading.Event) -> None:
-    """Stop it and let it go on, again and again."""
-    import os
-
-    # Before the ranks, so that it is on time.
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(30))
-    while not done.wait(RUNNING_S):
+    # Ranks that are started here have a core each, in order.
+    core = sorted(os.sched_getaffinity(0))[1]
+    threads = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, "-c", COMPETITOR, str(core)], env=threads) as other:
         try:
-            os.kill(process, signal.SIGSTOP)
-            time.sleep(STOPPED_S)
-            os.kill(process, signal.SIGCONT)
-        except ProcessLookupError:
-            return
+            return flow.run_each(asked)
+        finally:
+            other.kill()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import msgspec
 from underlap import inputs
 from underlap.flows.run import Asked
 from underlap.model import Model
+from underlap.run.ceilings import LeftOut
 from underlap.run.fabric_spec import fabric_spec
 from underlap.run.priority import Priority
 from underlap.trial import Slowdown, Trial, Variant
@@ -48,6 +49,8 @@ class Case:
     """(number, width of each)."""
     slowed: bool = False
     repetitions: int = REPETITIONS
+    ceiling: tuple[str, LeftOut] | None = None
+    """(baseline or policy, what its steps leave out), to hold a promise to."""
 
     @property
     def launch(self) -> str:
@@ -87,6 +90,7 @@ class Case:
             repetitions=self.repetitions,
             fabric=fabric_spec(self.links),
             priority=self.priority,
+            ceilings=() if self.ceiling is None else (self.ceiling,),
         )
 
 
@@ -137,6 +141,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """By lever, ms per step."""
     policy_compute: float
     """Of the policy."""
+    ceiling: tuple[float, float, float] | None
+    """What steps with something left out won, of the plan that the case says: value, low, high."""
     slower: tuple[float, float, float] | None
     """What compute loses beside communication (a step with the policy, mean per rank): value, low, high. None where no difference
     is established."""
@@ -221,6 +227,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
         promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
         policy_compute=_median(policy, "compute_ns"),
+        ceiling=next((_in_ms(one.won_ns, one.won_low_ns, one.won_high_ns) for one in trial.ceilings), None),
         slower=_slower(trial.slowdown),
         made_with=f"torch {importlib.metadata.version('torch')}, Python {platform.python_version()}, {os.cpu_count()} cores",
     )
@@ -229,9 +236,13 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
 def _slower(found: Slowdown | None) -> tuple[float, float, float] | None:
     if found is None or found.word != "slower":
         return None
-    costs = (found.cost_ns, found.cost_low_ns, found.cost_high_ns)
-    value, low, high = (None if cost is None else 1e-6 * cost for cost in costs)
-    return None if value is None or low is None or high is None else (value, low, high)
+    if found.cost_ns is None or found.cost_low_ns is None or found.cost_high_ns is None:
+        return None
+    return _in_ms(found.cost_ns, found.cost_low_ns, found.cost_high_ns)
+
+
+def _in_ms(value: int, low: int, high: int) -> tuple[float, float, float]:
+    return value / 1e6, low / 1e6, high / 1e6
 
 
 def _median(variant: Variant, part: str) -> float:
@@ -290,6 +301,11 @@ def _train(name: str, shape: tuple[int, int, int], sequences: int) -> Case:
     return Case(name=name, section="training", width=width, intermediate=intermediate, layers=layers, workload=work)
 
 
+def _independent(made: Case) -> Case:
+    """Also measured without its dependences."""
+    return dataclasses.replace(made, ceiling=("baseline", "waits"))
+
+
 def _short(name: str, links: str, priority: Priority = "communication") -> Case:
     """Messages of half a MiB, and a quarter with the policy: over a link of a rate worth hiding, over one without it short."""
     made = dataclasses.replace(_map(name, (512, 4), 2, links, 2048), section="contention", repetitions=21)
@@ -303,16 +319,16 @@ MIDDLE = {"width": 256, "intermediate": 1536, "workload": DENSE.format(8)}
 CASES = (
     _map("map 0.1", (512, 2), 8, "100mbit"),
     _map("map 0.2", (1536, 3), 2, "100mbit"),
-    _map("map 0.4", (384, 4), 16),
+    _independent(_map("map 0.4", (384, 4), 16)),
     _map("map 0.55", (640, 6), 8),
-    _map("map 0.9", (1152, 10), 4),
-    _map("map 1.1", (1408, 10), 4),
+    _independent(_map("map 0.9", (1152, 10), 4)),
+    _independent(_map("map 1.1", (1408, 10), 4)),
     _map("map 1.7", (1152, 12), 4, "1gbit"),
     _map("map 2", (512, 10), 8, "2gbit"),
     _map("map 3", (1152, 8), 4, "2gbit"),
     _map("map 5", (2048, 4), 4, "2gbit"),
     _map("map 10", (1152, 2), 4, "2gbit", 18432),
-    _train("train 0.4", (128, 128, 8), 16),
+    dataclasses.replace(_train("train 0.4", (128, 128, 8), 16), ceiling=("policy", "messages")),
     _train("train 1.1", (256, 1536, 8), 8),
     Case(
         name="ep all-to-all",
@@ -413,7 +429,9 @@ CASES = (
         links="unshaped",
         repetitions=21,
     ),
-    dataclasses.replace(_map("slow link", (1152, 6), 4, "500mbit,rank1=250mbit"), section="planted"),
+    dataclasses.replace(
+        _map("slow link", (1152, 6), 4, "500mbit,rank1=250mbit"), section="planted", ceiling=("policy", "messages")
+    ),
     # The shape of map 3, of whose communication next to nothing is exposed by itself.
     dataclasses.replace(_map("slowed rank", (1152, 8), 4, "2gbit"), section="planted", slowed=True),
 )

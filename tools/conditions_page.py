@@ -177,6 +177,8 @@ class Planted(NamedTuple):
     lever: str
     change: float
     """By how many ms the step was shorter without it."""
+    policy: float | None = None
+    """By how many ms it is with the policy."""
 
     @property
     def right(self) -> bool:
@@ -223,6 +225,7 @@ def _planted(rows: dict[str, Row]) -> str:
         "lever",
         "promised",
         "measured change",
+        "by the policy",
         "off %",
         "within 15 %",
         "in range",
@@ -235,9 +238,11 @@ def _planted(rows: dict[str, Row]) -> str:
 {"".join(lines)}
 Named first (contention: established) in {named} of {len(found)}; the high end of the promise (of contention: the cost) within
 {100 * TOLERANCE:.0f} % of the change in {kept}; the change in the range of the promise (give or take as much) in {inside}. A
-promise whose low end is 0 says at most so much. What a policy leaves exposed (the ends, and what is too short) is in the promise
-of independence and not in the change. Contention exposes nothing and is no cause of exposure: it is found where the steps of
-both plans are in one record (`--record`, folder both), as compute that is slower beside communication.
+promise whose low end is 0 says at most so much. Of dependence the change is that of a step which waits for no result before its
+end, in turns with the baseline's (`--ceilings`: what it computes is wrong); beside it what the policy wins, which leaves the ends
+exposed, and halves. Of too little compute and of the slow link: of a step with the policy that sends nothing. Contention exposes
+nothing and is no cause of exposure: it is found where the steps of both plans are in one record (`--record`, folder both), as
+compute that is slower beside communication.
 """
 
 
@@ -246,25 +251,29 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
     for name in ("map 0.4", "map 0.9", "map 1.1"):
         if name in rows:
             one = rows[name]
-            said = f"dependence ({name}); removed by the policy"
-            found.append(Planted(said, one, 0, ("dependent",), "if_independent", one.base - one.step))
+            said = f"dependence ({name}); without waiting for results"
+            found.append(Planted(said, one, 0, ("dependent",), "if_independent", _won(one), one.base - one.step))
     if "train 0.4" in rows:
         one = rows["train 0.4"]
-        said = "too little compute (train 0.4); against compute alone"
-        found.append(Planted(said, one, 1, ("too_little_compute", "fabric_bound"), "if_nothing_sent", one.step - one.compute))
+        said = "too little compute (train 0.4); without sending"
+        found.append(Planted(said, one, 1, ("too_little_compute", "fabric_bound"), "if_nothing_sent", _won(one)))
     if "slow link" in rows:
         one = rows["slow link"]
-        said = "a link of half the rate; against compute alone"
-        found.append(Planted(said, one, 1, ("fabric_bound",), "if_nothing_sent", one.step - one.compute))
+        said = "a link of half the rate; without sending"
+        found.append(Planted(said, one, 1, ("fabric_bound",), "if_nothing_sent", _won(one)))
     if "slowed rank" in rows and "map 3" in rows:
         one, even = rows["slowed rank"], rows["map 3"]
-        said = "rank 1 stopped a third of the time; not stopped (map 3)"
+        said = "a third of rank 1's core taken by another process; not taken (map 3)"
         found.append(Planted(said, one, 1, ("late_peer",), "stragglers", one.step - even.step))
     if "buckets" in rows:
         one = rows["buckets"]
         said = "contention (buckets over links without a rate); against the same compute alone"
         found.append(Planted(said, one, BOTH, (), "contention", one.policy_compute - one.compute))
     return found
+
+
+def _won(one: Row) -> float:
+    return 0.0 if one.ceiling is None else one.ceiling[0]
 
 
 def _line(planted: Planted) -> str:
@@ -275,7 +284,11 @@ def _line(planted: Planted) -> str:
         off = f"{100 * (planted.said / planted.change - 1):+.0f}" if planted.change > 0 else ""
     said = {True: "yes", False: "no", None: "-"}
     record = ("baseline", "policy", "both")[planted.which]
-    cells = (planted.what, record, _named(planted), said[planted.right], planted.lever, promised, f"{planted.change:.0f}", off)
+    change = f"{planted.change:.0f}"
+    if planted.row.ceiling is not None:
+        change += f" ({planted.row.ceiling[1]:.0f} to {planted.row.ceiling[2]:.0f})"
+    policy = "" if planted.policy is None else f"{planted.policy:.0f}"
+    cells = (planted.what, record, _named(planted), said[planted.right], planted.lever, promised, change, policy, off)
     return f"| {' | '.join(cells)} | {said[planted.kept]} | {said[planted.inside]} |\n"
 
 

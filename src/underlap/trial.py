@@ -160,6 +160,27 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
     cost_high_ns: int | None
 
 
+class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps with something left out, in turns with steps as planned: what they won is what no schedule of the same work beats."""
+
+    plan: str
+    left_out: Literal["waits", "messages"]
+    """waits: nothing is waited for before the end of the step. messages: nothing is sent."""
+    lever: str
+    """Of the plan's Report, which promises at most as much."""
+    step_ns: list[int]
+    """Without it, of the slowest rank, in each repetition. What such a step computes is wrong."""
+    planned_step_ns: list[int]
+    """As planned, in the step next to it."""
+    won_ns: int
+    """Median over repetitions of the difference of the two."""
+    won_low_ns: int
+    won_high_ns: int
+    """Order statistics of the differences that hold their median with at least 95 %."""
+    promised_ns: int | None
+    """What the Report says is won at most, per step. Null where it does not."""
+
+
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """One time, simulated and measured."""
 
@@ -261,6 +282,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     ab: Comparison | None = None
     slowdown: Slowdown | None = None
     """Null without --ab, and where a pass cuts operations into parts, which nothing is there to compare with."""
+    ceilings: list[Ceiling] = []
+    """Empty without --ceilings."""
     notes: list[str] = []
     prediction: Foretold | None = None
     """Null without --predict. The one part that is simulated."""

@@ -27,6 +27,9 @@ fabrics = pytest.mark.skipif(module.missing() is not None, reason=f"no fabric: {
 priorities = pytest.mark.skipif(not has_capability(SYS_NICE), reason="priorities need root (CAP_SYS_NICE)")
 
 
+BASELINE_WITHOUT_WAITS, POLICY_WITHOUT_MESSAGES = ("baseline", "waits"), ("policy", "messages")
+
+
 def asked(priority: Priority = "communication") -> Asked:
     """Two layers whose compute takes about as long as their communication at 500 Mbit/s."""
     shape = {"hidden": 256, "layers": 2, "heads": 4, "kv_heads": 4, "head_dim": 64, "intermediate": 1536, "vocab": 256}
@@ -44,7 +47,8 @@ def asked(priority: Priority = "communication") -> Asked:
 
 @pytest.fixture(scope="module")
 def trials() -> dict[str, Trial]:
-    found = run_each([asked(), asked("compute")])
+    first = _with(asked(), ceilings=(BASELINE_WITHOUT_WAITS, POLICY_WITHOUT_MESSAGES))
+    found = run_each([first, asked("compute")])
     return dict(zip(("communication", "compute"), found, strict=True))
 
 
@@ -101,6 +105,38 @@ def test_what_communication_takes_of_a_core_is_measured_where_a_rank_has_one(tri
         # Read in steps of 10 ms: of seven repetitions and two ranks the mean is off by a few.
         assert core > 0.5 * statistics.fmean(one.library_cpu_ns for one in parts)
         assert core < statistics.fmean(one.communication_ns for one in parts) + 10e6
+
+
+@fabrics
+@priorities
+def test_no_policy_wins_more_than_a_step_that_waits_for_nothing(trials: dict[str, Trial]) -> None:
+    trial = trials["communication"]
+    ceiling, _ = trial.ceilings
+    assert (ceiling.plan, ceiling.left_out, ceiling.lever) == ("baseline", "waits", "if_independent")
+    assert ceiling.promised_ns is not None
+    saved = statistics.median(trial.variants[0].step_ns) - statistics.median(trial.variants[1].step_ns)
+    # Both are medians of seven.
+    assert saved <= 1.15 * ceiling.won_ns
+    assert ceiling.won_ns <= statistics.median(one.communication_ns for one in trial.variants[0].parts) * 1.15
+
+
+@fabrics
+@priorities
+def test_a_step_that_sends_nothing_takes_its_compute_only(trials: dict[str, Trial]) -> None:
+    _, ceiling = trials["communication"].ceilings
+    assert (ceiling.plan, ceiling.left_out, ceiling.lever) == ("policy", "messages", "if_nothing_sent")
+    compute = statistics.median(one.compute_ns for one in trials["communication"].variants[1].parts)
+    assert statistics.median(ceiling.step_ns) <= 1.15 * compute
+
+
+@fabrics
+@priorities
+def test_steps_with_something_left_out_change_no_result_of_those_before_them(trials: dict[str, Trial]) -> None:
+    with_them, without = (trials[name].variants for name in ("communication", "compute"))
+    for one, other in zip(with_them, without, strict=True):
+        assert one.loss == other.loss
+        assert [row.counted_bytes for row in one.bytes_by_axis] == [row.counted_bytes for row in other.bytes_by_axis]
+        assert one.unmatched_keys == 0
 
 
 def test_what_runs_in_one_launch_has_one_kind_of_link_and_as_many_ranks() -> None:

@@ -73,3 +73,16 @@ def test_a_model_that_does_not_fit_the_memory_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "read_text", lambda path, **how: small if str(path) == "/proc/meminfo" else text(path, **how))
 
     assert "GiB for weights, states and activations of all ranks" in refused()
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "why"),
+    [
+        ("tiny-moe", TRAIN, "rows per expert are known by what is received"),
+        ("tiny-dense", "decode,batch=2,context=32,precision=fp32", "a decode goes on from tokens that it chose"),
+    ],
+)
+def test_ceilings_are_refused_where_a_step_cannot_go_on_without_what_it_receives(model: str, workload: str, why: str) -> None:
+    layout = "dp=2,ep=2" if model == "tiny-moe" else "tp=2"
+
+    assert f"ceilings: {why}: leave --ceilings out" in refused("--ceilings", model=model, layout=layout, workload=workload)

@@ -40,6 +40,12 @@ Example:
     "--ab", is_flag=True, help="Run the plan without and with --overlap in turns, and say what the difference is worth."
 )
 @click.option(
+    "--ceilings",
+    is_flag=True,
+    help="Also measure steps that wait for nothing before their end, and steps that send nothing: what no schedule can beat, "
+    "beside what the analysis promises. What they compute is wrong.",
+)
+@click.option(
     "--predict",
     "cluster",
     metavar="NAME|FILE",
@@ -110,6 +116,7 @@ def run(  # noqa: PLR0913 - click passes one argument per option
     workload: str,
     policy: str,
     ab: bool,
+    ceilings: bool,
     cluster: str | None,
     repetitions: int,
     record: Path | None,
@@ -150,6 +157,7 @@ def run(  # noqa: PLR0913 - click passes one argument per option
         policy=policy,
         cluster=cluster,
         compared=ab,
+        ceilings=ceilings,
         ranks=nproc,
         repetitions=repetitions,
         timeout_s=timeout_s,

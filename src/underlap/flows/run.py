@@ -26,6 +26,7 @@ from underlap.plan import Plan
 from underlap.planner import plan as planned
 from underlap.policy import Policy
 from underlap.run import comparing
+from underlap.run.ceilings import LEFT_OUT, LeftOut, check_ceilings
 from underlap.run.fabric import INTERFACE, Fabric
 from underlap.run.fabric_spec import FabricSpec, fabric_spec
 from underlap.run.job import BOTH, Job
@@ -70,6 +71,8 @@ class Asked:
     fabric: FabricSpec | None = None
     """Ranks of this machine over links of a known rate; None: over loopback."""
     priority: Priority = "default"
+    ceilings: tuple[tuple[str, LeftOut], ...] = ()
+    """(plan, what its steps leave out), measured behind the comparison."""
 
 
 def asked(
@@ -80,6 +83,7 @@ def asked(
     policy: str = "",
     cluster: str | None = None,
     fabric: str | None = None,
+    ceilings: bool = False,
     **options: object,
 ) -> Asked:
     """An `Asked` from what a user names: presets, files, one-line forms. Raises OptionError or InputError of one line."""
@@ -95,6 +99,9 @@ def asked(
         fabric=fabric_spec(fabric) if fabric is not None else None,
         **options,  # type: ignore[arg-type]  # checked by the dataclass's users
     )
+    if ceilings:
+        of = (BASELINE, POLICY) if made.compared else (BASELINE,)
+        made = dataclasses.replace(made, ceilings=tuple((name, left_out) for name in of for left_out in LEFT_OUT))
     made.layout.check_model(made.model)
     made.policy.check_layout(made.layout)
     check_workload(made.workload, made.layout, made.model)
@@ -249,6 +256,8 @@ def _on_device(what: Asked, plans: list[Planned]) -> Asked:
     kind = chosen("cpu" if of_host else what.device, local_ranks(dict(os.environ), what.layout.world))
     for each in plans:
         check_on_device(each.plan, what.layout, kind, graph=what.graph)
+        if any(name == each.name for name, _ in what.ceilings):
+            check_ceilings(each.plan, what.workload, kind)
     return dataclasses.replace(what, device=kind)
 
 
@@ -325,6 +334,8 @@ def _job(what: Asked, plans: list[Planned], folder: Path) -> Job:
         quiet=what.quiet,
         interface=INTERFACE if what.fabric is not None else None,
         priority=what.priority,
+        ceilings=what.ceilings,
+        share_cores=what.share_cores,
     )
 
 

@@ -16,10 +16,11 @@ from underlap.ledger import ledger
 from underlap.policy import policy_text
 from underlap.report import Report
 from underlap.run import comparing
+from underlap.run.ceilings import LEVER
 from underlap.run.fabric_spec import fabric_text
-from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen
+from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling
 from underlap.run.timing import Account
-from underlap.trial import Comparison, ControlBytes, RunBytes, Slowdown, StepParts, Trial, Variant, WireBytes
+from underlap.trial import Ceiling, Comparison, ControlBytes, RunBytes, Slowdown, StepParts, Trial, Variant, WireBytes
 from underlap.workload import Train, workload_text
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
     job.outcome.unlink()
     variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
-    if what.share_cores:
-        variants = [_without_cores(each) for each in variants]
     reports = [analyze(job.folder / each.name) for each in plans]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     predictions = [each.prediction for each in plans if each.prediction is not None]
@@ -55,6 +54,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
         policy=reports[1] if what.compared else None,
         ab=ab,
         slowdown=_slowdown(job) if outcome.both else None,
+        ceilings=[_ceiling(seen, reports[[each.name for each in plans].index(seen.plan)]) for seen in outcome.ceilings],
         notes=notes,
         fabric=fabric_text(what.fabric) if what.fabric is not None else None,
         priority=what.priority,
@@ -130,9 +130,23 @@ def _variant(made: Planned, seen: Seen, barrier_bytes: int) -> Variant:
     )
 
 
-def _without_cores(variant: Variant) -> Variant:
-    """Where ranks share a core, what one of them leaves of it is taken by another one's compute, too."""
-    return msgspec.structs.replace(variant, parts=[msgspec.structs.replace(each, core_ns=None) for each in variant.parts])
+def _ceiling(seen: SeenCeiling, report: Report) -> Ceiling:
+    won = [planned - step for planned, step in zip(seen.planned_ns, seen.step_ns, strict=True)]
+    middle, low, high = comparing.interval(won)
+    lever = LEVER[seen.left_out]
+    said = report.if_independent if lever == "if_independent" else report.if_nothing_sent
+    steps = len(report.window.steps_used or report.window.steps_found) or 1
+    return Ceiling(
+        plan=seen.plan,
+        left_out=seen.left_out,
+        lever=lever,
+        step_ns=seen.step_ns,
+        planned_step_ns=seen.planned_ns,
+        won_ns=round(middle),
+        won_low_ns=round(low),
+        won_high_ns=round(high),
+        promised_ns=None if said is None or said.at_most_ns is None else round(said.at_most_ns / steps),
+    )
 
 
 def _parts(ranks: Sequence[Account]) -> StepParts:

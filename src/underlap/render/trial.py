@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import IO
 
 from underlap.render.plain import clean, milliseconds, percent, size, wrap
-from underlap.trial import Comparison, Slowdown, Trial, Variant, WireBytes
+from underlap.trial import Ceiling, Comparison, Slowdown, Trial, Variant, WireBytes
 
 WIDTH = 100
+WITHOUT = {"waits": "waiting for nothing before its end", "messages": "sending nothing"}
+"""The step that a ceiling is measured by."""
 
 
 def print_trial(trial: Trial, file: IO[str]) -> None:
@@ -24,6 +26,7 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
         lines += _comparison_lines(trial.ab)
     if trial.slowdown is not None:
         lines.append(_slowdown_line(trial.slowdown))
+    lines += [_ceiling_line(ceiling) for ceiling in trial.ceilings]
     lines += [clean(note) for note in trial.notes]
     for line in lines:
         for part in wrap(line, WIDTH, lines=3):
@@ -81,3 +84,13 @@ def _slowdown_line(found: Slowdown) -> str:
     if found.cost_ns is None:
         return line
     return line + f": {milliseconds(found.cost_ns, 2)} ms of a step with the policy, mean per rank"
+
+
+def _ceiling_line(ceiling: Ceiling) -> str:
+    """Times of the slowest rank; the promise is of the recorded step."""
+    promised = "unknown" if ceiling.promised_ns is None else f"{milliseconds(ceiling.promised_ns, 2)} ms at most"
+    won = [milliseconds(value, 2) for value in (ceiling.won_ns, ceiling.won_low_ns, ceiling.won_high_ns)]
+    return (
+        f"ceiling: {clean(ceiling.plan)} {WITHOUT[ceiling.left_out]}: {won[0]} ms less ({won[1]} to {won[2]}, "
+        f"{len(ceiling.step_ns)} repetitions); the analysis promises {promised}"
+    )

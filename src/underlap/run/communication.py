@@ -70,6 +70,11 @@ class Wire:
 
         return run
 
+    def wait_for_all(self) -> None:
+        """Of what was issued, for what nothing has waited yet: where a step leaves its waits out."""
+        for row in sorted(self.flights):
+            self.flights.pop(row).wait()
+
     # ---- one function per kind of collective; each gives the function that starts it
 
     def _bound(self, site: Site, collective: str) -> Callable[[], Flight]:

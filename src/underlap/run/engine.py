@@ -13,6 +13,7 @@ from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import OpKind, Plan
 from underlap.run.backend import Backend, of_device
+from underlap.run.ceilings import LeftOut
 from underlap.run.lanes import StreamLanes
 from underlap.run.machine import Closure, Constants, Memory, Rank
 from underlap.run.operations import bound
@@ -142,31 +143,45 @@ class Engine:
         self.wire.by_row = {}
         self.captured = self.rank.length
         with torch.inference_mode():
-            self.lanes.capture(lambda: self._noted(*self._stamps()))
+            self.lanes.capture(lambda: self._noted(self.closures, *self._stamps()))
 
     def _stamps(self) -> tuple[list[int], list[int]]:
         return [0] * len(self.closures), [0] * len(self.closures)
 
-    def _noted(self, begin: list[int], end: list[int]) -> None:
+    def _noted(self, closures: list[Closure], begin: list[int], end: list[int]) -> None:
         """Carry out all, noting on the host's clock when each was called and came back."""
         clock = time.monotonic_ns
-        for at, closure in enumerate(self.closures):
+        for at, closure in enumerate(closures):
             begin[at] = clock()
             closure()
             end[at] = clock()
 
-    def recorded_step(self) -> Record:
-        """Run it once, and note when each instruction began and ended and each collective was done."""
+    def _without(self, left_out: LeftOut | None) -> list[Closure]:
+        """What a step carries out: of some kinds of instructions nothing."""
+        kinds = {None: (), "waits": (OpKind.WAIT,), "messages": (OpKind.ISSUE, OpKind.WAIT)}[left_out]
+        pairs = zip(self.program.instructions, self.closures, strict=True)
+        return [_nothing if instruction.kind in kinds else closure for instruction, closure in pairs]
+
+    def recorded_step(self, left_out: LeftOut | None = None) -> Record:
+        """Run it once, and note when each instruction began and ended and each collective was done. With something left out,
+        what weights, losses and logits then hold is wrong."""
         self._begin()
         begin, end = self._stamps()
         if self.captured is None:
             self.wire.watched = self.lanes.watched = True
             self.wire.by_row = {}
             self.wire.control.clear()
+        closures = self._without(left_out)
+
+        def body() -> None:
+            self._noted(closures, begin, end)
+            if left_out == "waits":
+                self.wire.wait_for_all()
+
         started = time.monotonic_ns()
         try:
             with torch.inference_mode():
-                self.lanes.step(lambda: self._noted(begin, end))
+                self.lanes.step(body)
         except RuntimeError:
             # What was recorded so far is kept; the step ends where it failed.
             self.failed = Record(begin, end, self._flights(), started, time.monotonic_ns())
@@ -218,6 +233,10 @@ class Engine:
         """What the last step left in a buffer that nothing was put over since: the logits."""
         cells = [at for at, cell in enumerate(self.program.cells) if cell.buffer == buffer]
         return [tensor for at in cells if (tensor := self.memory.tensors[at]) is not None]
+
+
+def _nothing() -> None:
+    """In place of what is left out."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

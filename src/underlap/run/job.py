@@ -11,6 +11,7 @@ import msgspec
 from underlap.layout import Layout, layout_text
 from underlap.model import Model
 from underlap.plan import Plan
+from underlap.run.ceilings import LeftOut
 from underlap.run.priority import Priority
 from underlap.run.timing import RankTimes
 from underlap.workload import Prefill, Workload, workload_text
@@ -45,6 +46,10 @@ class Job:
     interface: str | None = None
     """Whose bytes are counted around each measured step; None: no bytes are, as others use the interface too."""
     priority: Priority = "default"
+    ceilings: tuple[tuple[str, LeftOut], ...] = ()
+    """(plan, what its steps leave out): measured behind all others, as what they compute is wrong."""
+    share_cores: bool = False
+    """Several ranks on a core: what one leaves of it another one takes."""
 
     @property
     def text(self) -> str:
@@ -60,6 +65,7 @@ class Job:
             self.graph,
             self.timed,
             self.priority,
+            self.ceilings,
         )
         named = self.checkpoint.name if self.checkpoint else None
         return repr((*said, named, [name for name, _ in self.plans], importlib.metadata.version("torch")))
@@ -69,6 +75,15 @@ BOTH = "both"
 """The folder of the record of both plans of a comparison in one: the last steps of each, in turns."""
 IN_TURNS = 8
 """So many of each."""
+
+
+class SeenCeiling(msgspec.Struct, kw_only=True):
+    """Steps with something left out, and steps as planned in turns with them: of the slowest rank."""
+
+    plan: str
+    left_out: LeftOut
+    step_ns: list[int]
+    planned_ns: list[int]
 
 
 class Seen(msgspec.Struct, kw_only=True):
@@ -99,5 +114,6 @@ class Outcome(msgspec.Struct, kw_only=True):
     """There is a record of both plans."""
     barrier_bytes: int
     """Payload that all ranks send in one barrier; subtracted from what is seen."""
+    ceilings: list[SeenCeiling]
     output_difference: float
     gradient_difference: float | None

@@ -48,12 +48,17 @@ def host_share(program: Program, record: Record) -> float:
     return 1 - busy / record.duration_ns if record.duration_ns else 0.0
 
 
-def document(program: Program, records: Sequence[Record], dtype: str, device: int = 0) -> dict[str, Any]:
-    """The trace of some steps of a rank. `dtype` is that of activations, for sizes in elements; `device` the GPU's number."""
-    return document_of_steps([(program, record) for record in records], dtype, device)
+def document(
+    program: Program, records: Sequence[Record], dtype: str, device: int = 0, core_ns: float | None = None
+) -> dict[str, Any]:
+    """The trace of some steps of a rank. `dtype` is that of activations, for sizes in elements; `device` the GPU's number;
+    `core_ns` what communication takes of the core in a step, None where it is not known."""
+    return document_of_steps([(program, record) for record in records], dtype, device, core_ns)
 
 
-def document_of_steps(steps: Sequence[tuple[Program, Record]], dtype: str, device: int = 0) -> dict[str, Any]:
+def document_of_steps(
+    steps: Sequence[tuple[Program, Record]], dtype: str, device: int = 0, core_ns: float | None = None
+) -> dict[str, Any]:
     """The same of steps of several programs of one rank, in the order in which they were run."""
     on_device = any(record.device is not None for _, record in steps)
     members = {name: ranks for each, _ in steps for name, ranks in each.members.items()}
@@ -77,7 +82,11 @@ def document_of_steps(steps: Sequence[tuple[Program, Record]], dtype: str, devic
             ],
         },
         "displayTimeUnit": "ms",
-        "underlap": {"stage": program.stage, "dtype": dtype},
+        "underlap": {
+            "stage": program.stage,
+            "dtype": dtype,
+            **({} if core_ns is None else {"core_ns": round(core_ns * len(steps))}),
+        },
         "traceEvents": events,
     }
 

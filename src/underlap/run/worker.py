@@ -22,10 +22,11 @@ import torch.distributed as dist
 from underlap.plan import OpKind
 from underlap.run import serving
 from underlap.run.backend import place
+from underlap.run.ceilings import LeftOut
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.core import Core
 from underlap.run.engine import Engine, Inputs, trains
-from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen
+from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling
 from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
@@ -33,6 +34,7 @@ from underlap.run.priority import scheduled
 from underlap.run.program import digest
 from underlap.run.recording import document, document_of_steps, encoded, host_share, keys
 from underlap.run.session import Session
+from underlap.run.stepping import Stepper
 from underlap.run.times import Record
 from underlap.run.timing import RankTimes, arrivals, begins, times
 from underlap.run.weights import Parameters, Seeded
@@ -80,18 +82,21 @@ def work(session: Session, job: Job) -> None:
         told = _Progress(session.rank, job)
         records: dict[str, list[Record]] = {name: [] for name in engines}
         meter = Meter(job.interface)
+        step = Stepper(session, meter, None if job.share_cores else Core.own())
         try:
             with scheduled(job.priority):
-                firsts = _warmed(session, engines, meter, told)
+                firsts = _warmed(step, engines, told)
                 if job.graph:
-                    _captured(session, engines, meter)
+                    _captured(step, engines)
                 session.doing = "counting the bytes of a barrier"
                 meter.learn_idle()
-                _measured(session, job, engines, records, meter, told)
+                _measured(step, job, engines, records, told)
+                last = {name: _Last.of(engine) for name, engine in engines.items()}
+                ceilings = _ceilings(step, job, engines, told)
         except BaseException:
             _keep(job, engines, records)
             raise
-        _finish(session, job, engines, records, firsts, meter)
+        _finish(session, job, engines, records, _Results(firsts, last, ceilings), meter)
         for engine in engines.values():
             engine.lanes.release()
 
@@ -112,24 +117,24 @@ def _parameters(job: Job) -> tuple[Parameters, Constants]:
     return found, found.constants
 
 
-def _warmed(session: Session, engines: dict[str, Engine], meter: Meter, told: _Progress) -> dict[str, _First]:
+def _warmed(step: Stepper, engines: dict[str, Engine], told: _Progress) -> dict[str, _First]:
     """Steps that are not measured; of the first, what came out, as all plans start from the same weights."""
     firsts = {}
     for number in range(WARM_UP):
         for name, engine in engines.items():
-            _step(session, engine, f"warm-up step {number + 1} of {name}", meter)
+            step(engine, f"warm-up step {number + 1} of {name}")
             if number == 0:
                 firsts[name] = _First.of(engine)
             told(f"{name}: warm-up {number + 1} of {WARM_UP}")
     return firsts
 
 
-def _captured(session: Session, engines: dict[str, Engine], meter: Meter) -> None:
+def _captured(step: Stepper, engines: dict[str, Engine]) -> None:
     for name, engine in engines.items():
-        session.doing = f"capturing a graph of {name}"
+        step.session.doing = f"capturing a graph of {name}"
         dist.barrier()
         engine.capture()
-        _step(session, engine, f"first launch of the graph of {name}", meter)
+        step(engine, f"first launch of the graph of {name}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,44 +166,73 @@ def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.float() - other.float()).abs().max()) / (scale or 1.0)
 
 
-def _step(session: Session, engine: Engine, doing: str, meter: Meter) -> Record:
-    session.doing = f"starting {doing}"
-    meter.begin()
-    session.doing = doing
-    core = Core.own()
-    before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
-    idle = core.idle_ns() if core is not None else None
-    try:
-        record = engine.recorded_step()
-    except RuntimeError:
-        session.doing = f"{doing}, in {engine.failed_at}"
-        raise
-    record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
-    idle_after = core.idle_ns() if core is not None else None
-    if idle is not None and idle_after is not None:
-        record.core_ns = record.duration_ns - (idle_after - idle) - (time.thread_time_ns() - begun)
-    return record
+@dataclasses.dataclass(frozen=True)
+class _Last:
+    """What the last measured step left on this rank."""
+
+    counted: dict[tuple[str, str], int]
+    control: dict[tuple[str, str, str], int]
+    loss: float
+    chosen: list[int]
+    """Tokens of a decode."""
+
+    @classmethod
+    def of(cls, engine: Engine) -> _Last:
+        loss = engine.loss() if trains(engine.job) and engine.rank.tp_index == 0 else 0.0
+        chosen = serving.chosen(engine).tolist() if isinstance(engine.job.workload, Decode) else []
+        return cls(engine.counted(), engine.control(), loss, chosen)
 
 
-def _measured(
-    session: Session,
-    job: Job,
-    engines: dict[str, Engine],
-    records: dict[str, list[Record]],
-    meter: Meter,
-    told: _Progress,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Results:
+    """What this rank has to hand in beside its records."""
+
+    firsts: dict[str, _First]
+    last: dict[str, _Last]
+    ceilings: list[SeenCeiling]
+
+
+def _measured(step: Stepper, job: Job, engines: dict[str, Engine], records: dict[str, list[Record]], told: _Progress) -> None:
     """All plans in turns; which goes first changes each time, so that a drift of the machine takes no side."""
     names = list(engines)
     for number in range(job.repetitions):
         for name in names if number % 2 == 0 else reversed(names):
             doing = f"step {number + 1} of {name}"
-            record = _step(session, engines[name], doing, meter)
-            session.doing = f"ending {doing}"
-            meter.end(name)
+            record = step(engines[name], doing)
+            step.session.doing = f"ending {doing}"
+            step.meter.end(name)
             records[name].append(record)
             text = f"{name}: step {number + 1} of {job.repetitions}, {record.duration_ns / 1e6:.1f} ms on rank 0"
             told(text, always=number + 1 == job.repetitions)
+
+
+def _ceilings(step: Stepper, job: Job, engines: dict[str, Engine], told: _Progress) -> list[SeenCeiling]:
+    """Steps with something left out in turns with steps as planned. This rank's times so far."""
+    found = []
+    for name, left_out in job.ceilings:
+        seen = SeenCeiling(plan=name, left_out=left_out, step_ns=[], planned_ns=[])
+        for number in range(job.repetitions):
+            turns: list[LeftOut | None] = [None, left_out] if number % 2 == 0 else [left_out, None]
+            for left in turns:
+                doing = f"step {number + 1} of {name}" + (f" without {left}" if left else ", once more")
+                record = step(engines[name], doing, left)
+                (seen.planned_ns if left is None else seen.step_ns).append(record.duration_ns)
+            told(f"{name} without {left_out}: step {number + 1} of {job.repetitions}", always=number + 1 == job.repetitions)
+        found.append(seen)
+    return found
+
+
+def _of_slowest(session: Session, durations: list[int]) -> list[int]:
+    """Of each repetition."""
+    return [max(each) for each in zip(*session.gathered(durations), strict=True)]
+
+
+def _core(engines: dict[str, Engine], records: dict[str, list[Record]]) -> float | None:
+    """What communication takes of this rank's core in a step. In a comparison of the baseline, which sends the same bytes: where
+    a thread computes meanwhile, what the kernel does for the links counts as that thread's."""
+    taken = [record.core_ns for record in records[next(iter(engines))]]
+    known = [each for each in taken if each is not None]
+    return max(statistics.mean(known), 0.0) if known and len(known) == len(taken) else None
 
 
 def _finish(
@@ -206,24 +240,24 @@ def _finish(
     job: Job,
     engines: dict[str, Engine],
     records: dict[str, list[Record]],
-    firsts: dict[str, _First],
+    results: _Results,
     meter: Meter,
 ) -> None:
     """Write the records, and have rank 0 write what all saw."""
     seen = []
     idle = [sum(values) for values in zip(*session.gathered((meter.idle.sent_payload, meter.idle.received_payload)), strict=True)]
+    core = _core(engines, records)
     for name, engine in engines.items():
-        durations = session.gathered([record.duration_ns for record in records[name]])
-        steps = [max(each) for each in zip(*durations, strict=True)]
+        last = results.last[name]
+        steps = _of_slowest(session, [record.duration_ns for record in records[name]])
         middle = sorted(range(len(steps)), key=steps.__getitem__)[len(steps) // 2]
         shown = records[name][-RECORDED:] if len(engines) == 1 else [records[name][middle]]
-        trace = _write(job, name, engine, shown)
-        counted: dict[tuple[str, str], int] = sum(map(Counter, session.gathered(engine.counted())), Counter())
-        control: dict[tuple[str, str, str], int] = sum(map(Counter, session.gathered(engine.control())), Counter())
+        trace = _write(job, name, engine, shown, core)
+        counted: dict[tuple[str, str], int] = sum(map(Counter, session.gathered(last.counted)), Counter())
+        control: dict[tuple[str, str, str], int] = sum(map(Counter, session.gathered(last.control)), Counter())
         shares = session.gathered(statistics.mean(host_share(engine.program, record) for record in records[name]))
         own_passed = [(each.sent_payload, each.received_payload) for each in meter.passed.get(name, [])]
         passed = [[sum(values) for values in zip(*step, strict=True)] for step in zip(*session.gathered(own_passed), strict=True)]
-        loss = engine.loss() if trains(engine.job) and engine.rank.tp_index == 0 else 0.0
         seen.append(
             Seen(
                 name=name,
@@ -232,8 +266,8 @@ def _finish(
                 counted=[(*key, size) for key, size in counted.items()],
                 control=[(*key, size) for key, size in control.items()],
                 unmatched_keys=sum(session.gathered(unmatched(engine, trace, len(shown)))),
-                loss=sum(session.gathered(loss)) if trains(engine.job) else None,
-                tokens=_tokens(session, engine),
+                loss=sum(session.gathered(last.loss)) if trains(engine.job) else None,
+                tokens=_tokens(session, engine, last),
                 median=middle,
                 times=_times(session, job, engine, records[name]),
                 sent=[sent - idle[0] for sent, _ in passed],
@@ -242,16 +276,20 @@ def _finish(
         )
     both = all(session.gathered(_comparable(engines)))
     if both:
-        _write_both(job, engines, records)
+        _write_both(job, engines, records, core)
     if job.profile:
         _profile(session, job, engines)
-    pair = list(firsts.values())
+    for ceiling in results.ceilings:
+        ceiling.step_ns = _of_slowest(session, ceiling.step_ns)
+        ceiling.planned_ns = _of_slowest(session, ceiling.planned_ns)
+    pair = list(results.firsts.values())
     found = session.gathered(pair[0].difference(pair[-1]))
     if session.rank == 0:
         outcome = Outcome(
             seen=seen,
             both=both,
             barrier_bytes=idle[0],
+            ceilings=results.ceilings,
             output_difference=max(one for one, _ in found),
             gradient_difference=max(one for _, one in found) if trains(next(iter(engines.values())).job) else None,
         )
@@ -267,11 +305,11 @@ def _times(session: Session, job: Job, engine: Engine, records: list[Record]) ->
     return session.gathered(times(engine.program, records, arrived, each=job.timed))
 
 
-def _tokens(session: Session, engine: Engine) -> list[int] | None:
+def _tokens(session: Session, engine: Engine, last: _Last) -> list[int] | None:
     """Of a decode: what its last step chose for each sequence of the batch."""
     if not isinstance(engine.job.workload, Decode):
         return None
-    by_index = dict(session.gathered((engine.rank.data_index, serving.chosen(engine).tolist())))
+    by_index = dict(session.gathered((engine.rank.data_index, last.chosen)))
     return [token for index in sorted(by_index) for token in by_index[index]]
 
 
@@ -288,8 +326,8 @@ def unmatched(engine: Engine, trace: dict[str, Any], steps: int) -> int:
     return sum(abs(count) for count in left.values())
 
 
-def _write(job: Job, name: str, engine: Engine, shown: list[Record]) -> dict[str, Any]:
-    trace = document(engine.program, shown, job.workload.precision, engine.memory.device.index or 0)
+def _write(job: Job, name: str, engine: Engine, shown: list[Record], core: float | None = None) -> dict[str, Any]:
+    trace = document(engine.program, shown, job.workload.precision, engine.memory.device.index or 0, core)
     _put(job.folder / name, engine.program.rank, trace)
     return trace
 
@@ -303,11 +341,11 @@ def _comparable(engines: dict[str, Engine]) -> bool:
     return len(engines) > 1 and len(computed) == 1 and all(engine.memory.device.type == "cpu" for engine in engines.values())
 
 
-def _write_both(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]]) -> None:
+def _write_both(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]], core: float | None) -> None:
     """Steps with overlap and without in one trace: what computes beside communication in some and alone in others."""
     steps = [(engine, record) for name, engine in engines.items() for record in records[name][-IN_TURNS:]]
     steps.sort(key=lambda step: step[1].started_ns)
-    trace = document_of_steps([(engine.program, record) for engine, record in steps], job.workload.precision)
+    trace = document_of_steps([(engine.program, record) for engine, record in steps], job.workload.precision, core_ns=core)
     _put(job.folder / BOTH, steps[0][0].program.rank, trace)
 
 

@@ -1,0 +1,38 @@
+"""One step of an engine behind a barrier, and what it took of the machine."""
+
+from __future__ import annotations
+
+import time
+
+from underlap.run.ceilings import LeftOut
+from underlap.run.core import Core
+from underlap.run.engine import Engine
+from underlap.run.meter import Meter
+from underlap.run.session import Session
+from underlap.run.times import Record
+
+
+class Stepper:
+    """Runs steps on this rank. All ranks call it at once."""
+
+    def __init__(self, session: Session, meter: Meter, core: Core | None) -> None:
+        self.session, self.meter, self.core = session, meter, core
+
+    def __call__(self, engine: Engine, doing: str, left_out: LeftOut | None = None) -> Record:
+        """A step, recorded. `doing` is what an error says it was in."""
+        session, core = self.session, self.core
+        session.doing = f"starting {doing}"
+        self.meter.begin()
+        session.doing = doing
+        before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
+        idle = core.idle_ns() if core is not None else None
+        try:
+            record = engine.recorded_step(left_out)
+        except RuntimeError:
+            session.doing = f"{doing}, in {engine.failed_at}"
+            raise
+        record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
+        idle_after = core.idle_ns() if core is not None else None
+        if idle is not None and idle_after is not None:
+            record.core_ns = record.duration_ns - (idle_after - idle) - (time.thread_time_ns() - begun)
+        return record
