@@ -1,4 +1,4 @@
-"""How long nobody used a rank's core, as the system tells it."""
+"""How long a rank's core did nothing for anybody here, as the system tells it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from underlap.run import core
 from underlap.run.core import Core
 
-LINES = "cpu  1 2 3 4 5 6 7 8\ncpu0 10 20 30 400 50 0 0 0 0 0\ncpu11 10 20 30 700 0 0 0 0 0 0\nintr 5\n"
+LINES = "cpu  1 2 3 4 5 6 7 8\ncpu0 10 20 30 400 50 0 0 7 0 0\ncpu11 10 20 30 700 0 0 0 0 0 0\nintr 5\n"
 
 
 @pytest.fixture
@@ -22,14 +22,14 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return stat
 
 
-def test_a_core_is_idle_also_while_something_waits_for_a_disk(told: Path) -> None:
+def test_a_core_does_nothing_while_something_waits_for_a_disk_and_while_another_machine_has_it(told: Path) -> None:
     tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    assert Core(0).idle_ns() == 450 * tick
-    assert Core(11).idle_ns() == 700 * tick
+    assert Core(0).unused_ns() == 457 * tick
+    assert Core(11).unused_ns() == 700 * tick
 
 
 def test_a_core_that_the_system_does_not_list_is_unknown_and_not_busy(told: Path) -> None:
-    assert Core(1).idle_ns() is None
+    assert Core(1).unused_ns() is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinities are Linux's")

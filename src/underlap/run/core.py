@@ -1,8 +1,8 @@
-"""The core of a rank, and how long nobody used it.
+"""The core of a rank, and how long it did nothing for anybody here.
 
 CPU times of threads do not have all that communication takes: while a rank waits, the kernel sends and receives on a core that
 belongs to no thread, and while it computes, in the time of the thread that was interrupted. What of a step is neither idle nor
-the computing thread's is both.
+the computing thread's is both. On a virtual machine the core is at times given to others, which no thread here is charged for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 STAT = Path("/proc/stat")
-_IDLE, _WAITING = 4, 5
-"""Columns of a core's row in /proc/stat: idle, and idle while something waits for a disk."""
+_IDLE, _WAITING, _STOLEN = 4, 5, 8
+"""Columns of a core's row in /proc/stat: idle, idle while something waits for a disk, and given to other virtual machines."""
 
 
 class Core:
@@ -30,10 +30,11 @@ class Core:
         cores = os.sched_getaffinity(0)
         return Core(*cores) if len(cores) == 1 else None
 
-    def idle_ns(self) -> int | None:
-        """Since the machine started, in steps of 10 ms: several repetitions are needed. None where the system does not tell."""
+    def unused_ns(self) -> int | None:
+        """Idle or away. Since the machine started, in steps of 10 ms: several repetitions are needed. None where the system does not tell."""
         for line in STAT.read_text().splitlines():
             columns = line.split()
             if columns and columns[0] == f"cpu{self.number}":
-                return (int(columns[_IDLE]) + int(columns[_WAITING])) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+                ticks = sum(int(columns[kind]) for kind in (_IDLE, _WAITING, _STOLEN))
+                return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         return None

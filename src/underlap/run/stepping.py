@@ -25,14 +25,14 @@ class Stepper:
         self.meter.begin()
         session.doing = doing
         before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
-        idle = core.idle_ns() if core is not None else None
+        unused = core.unused_ns() if core is not None else None
         try:
             record = engine.recorded_step(left_out)
         except RuntimeError:
             session.doing = f"{doing}, in {engine.failed_at}"
             raise
         record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
-        idle_after = core.idle_ns() if core is not None else None
-        if idle is not None and idle_after is not None:
-            record.core_ns = record.duration_ns - (idle_after - idle) - (time.thread_time_ns() - begun)
+        unused_after = core.unused_ns() if core is not None else None
+        if unused is not None and unused_after is not None:
+            record.core_ns = record.duration_ns - (unused_after - unused) - (time.thread_time_ns() - begun)
         return record
