@@ -722,6 +722,10 @@ class Prediction(Record, frozen=True, kw_only=True):
     policy: str
     """none, or axis=pass,... as given."""
     step_ns: int
+    step_low_ns: int | None = None
+    step_high_ns: int | None = None
+    """With every measured cost at the quick and at the slow end of its range at once. Null where the costs are a model, whose
+    errors are in docs/accuracy.md."""
     serial_ns: int | None
     """The same operations with each rank doing one at a time, in issue order, undisturbed. Null where no such order exists."""
     bound_ns: int

@@ -229,6 +229,10 @@ class VariantBeside(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     step: Beside
     """Of the slowest rank, as in `Variant.step_ns`."""
+    step_low_ns: int | None = None
+    step_high_ns: int | None = None
+    """The simulated step with every measured cost of the cluster at the quick and at the slow end of its range at once. Null
+    where costs are a model."""
     compute: Beside
     """This and the next four: unions in a step as in a Report, mean per rank."""
     communication: Beside

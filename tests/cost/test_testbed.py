@@ -194,3 +194,27 @@ def test_a_cluster_without_the_section_has_none():
 
     assert inputs.cluster_of_document(document, "here.yaml").measured is None
     assert inputs.cluster_of_document(testbeds.document(), "here.yaml").measured == decode(testbeds.section(), Testbed, "")
+
+
+def test_at_an_end_every_range_is_a_point_there():
+    bed = testbeds.testbed()
+    quick, slow = bed.at_end("quick"), bed.at_end("slow")
+    sent, quick_sent, slow_sent = (each.transfers["all_reduce"] for each in (bed, quick, slow))
+
+    assert quick_sent.start_us.value == sent.start_us.low
+    assert slow_sent.start_us.value == sent.start_us.high
+    # More of a burst passes at once: that is quicker.
+    assert quick_sent.burst_bytes.value == sent.burst_bytes.high
+    assert [one.us for one in slow.compute.products["forward"]] == [one.high_us for one in bed.compute.products["forward"]]
+    assert [one.us for one in quick_sent.points] == [one.low_us for one in sent.points]
+    assert (quick.source, quick.ranks, quick.fabric_bytes_per_s) == (bed.source, bed.ranks, bed.fabric_bytes_per_s)
+
+
+def test_an_operation_takes_no_less_at_the_slow_end_than_at_the_quick_one():
+    bed = testbeds.testbed()
+    for work in (product(300, 700, 200), Stream(read_bytes=60_000.0, write_bytes=40_000.0)):
+        role = "mlp.up" if isinstance(work, Gemm) else "mlp.activation"
+        low, middle, high = (
+            Prices(each).operation(work, "forward", role).ns for each in (bed.at_end("quick"), bed, bed.at_end("slow"))
+        )
+        assert low < middle < high

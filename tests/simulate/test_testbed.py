@@ -83,3 +83,19 @@ def test_overlap_hides_what_the_core_has_time_for():
     assert after.prediction.step_ns < before.prediction.step_ns
     # The library's threads take their share of the core meanwhile.
     assert after.summary.compute.mean_ns > before.summary.compute.mean_ns
+
+
+@pytest.mark.parametrize(
+    ("layout", "policy"), [("tp=2", "tp=split_batch"), ("dp=2", "dp=bucket:100kB"), ("fsdp=2", "fsdp=prefetch:1")]
+)
+def test_the_ranges_of_measured_costs_give_the_step_a_range_that_holds_it(layout, policy):
+    found = flow.simulate(asked(layout, policy), deep=False).prediction
+
+    assert found.step_low_ns < found.step_ns < found.step_high_ns
+
+
+def test_a_step_of_modeled_costs_has_no_range():
+    what = flow.scenario(model="tiny-dense", cluster="dgx-h100", layout="tp=2", workload="train,gbs=4,mbs=2,seq=64")
+    found = flow.simulate(what, deep=False).prediction
+
+    assert (found.step_low_ns, found.step_high_ns) == (None, None)

@@ -14,7 +14,7 @@ What it does not know: other machines, ranks that share a core, other libraries 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 
@@ -207,3 +207,31 @@ class Testbed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.fabric_bytes_per_s is not None:
             return self.fabric_bytes_per_s
         return max(1e9 / max(1e-3, one.wire_ns_per_byte.value) for one in self.transfers.values())
+
+    def at_end(self, end: End) -> Testbed:
+        """Every figure at this end of its range at once: what lies between the two holds whatever the ranges hold."""
+        return _at_end(self, end)
+
+
+End = Literal["quick", "slow"]
+ENDS: tuple[End, ...] = get_args(End)
+_MORE_IS_QUICKER = ("burst_bytes",)
+"""Values of which the larger ones make a step shorter."""
+_T = TypeVar("_T")
+
+
+def _at_end(found: _T, end: End, *, more_is_quicker: bool = False) -> _T:
+    """With every range in it, however deep, at one end."""
+    if isinstance(found, Value):
+        low = (end == "quick") != more_is_quicker
+        return msgspec.structs.replace(found, value=found.low if low else found.high)
+    if isinstance(found, Point):
+        return msgspec.structs.replace(found, us=found.low_us if end == "quick" else found.high_us)
+    if isinstance(found, msgspec.Struct):
+        changed = {
+            name: _at_end(getattr(found, name), end, more_is_quicker=name in _MORE_IS_QUICKER) for name in found.__struct_fields__
+        }
+        return msgspec.structs.replace(found, **changed)
+    if isinstance(found, dict):
+        return {name: _at_end(each, end) for name, each in found.items()}  # type: ignore[return-value]  # as it was
+    return [_at_end(each, end) for each in found] if isinstance(found, list) else found  # type: ignore[return-value]  # as it was

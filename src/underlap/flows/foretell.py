@@ -12,7 +12,7 @@ import msgspec
 
 from underlap.analyze.report import report as analyzed
 from underlap.cost.work import Transfer
-from underlap.flows.simulate import SAME, Scenario, machine
+from underlap.flows.simulate import SAME, Scenario, machine, step_range
 from underlap.plan import Plan
 from underlap.report import Report
 from underlap.run import comparing
@@ -55,6 +55,7 @@ class Prediction:
 
     world: int
     step_ns: int
+    step_range_ns: tuple[int, int] | tuple[None, None]
     report: Report
     operations: dict[tuple[str, str], _Operation]
     """By (what, structural key)."""
@@ -87,6 +88,7 @@ def predict(plan: Plan, asked: Scenario) -> Prediction:
     return Prediction(
         world=plan.world,
         step_ns=done.step_ns,
+        step_range_ns=step_range(asked, plan),
         report=analyzed(found, window="whole", deep=False),
         operations=operations,
         assumptions=done.prices.assumptions,
@@ -137,6 +139,8 @@ def beside_again(one: VariantBeside, now: Prediction) -> VariantBeside:
     return msgspec.structs.replace(
         one,
         step=_again(one.step, now.step_ns),
+        step_low_ns=now.step_range_ns[0],
+        step_high_ns=now.step_range_ns[1],
         compute=_again(one.compute, summary.compute.mean_ns),
         communication=_again(one.communication, summary.communication.mean_ns),
         transfer=None if one.transfer is None else _again(one.transfer, _without_waiting(now)),
@@ -171,6 +175,8 @@ def _variant(one: Prediction, seen: Seen) -> VariantBeside:
     return VariantBeside(
         name=seen.name,
         step=_beside(one.step_ns, seen.step_ns),
+        step_low_ns=one.step_range_ns[0],
+        step_high_ns=one.step_range_ns[1],
         compute=_beside(summary.compute.mean_ns, _means(seen.times, lambda each: each.compute_ns)),
         communication=_beside(summary.communication.mean_ns, _means(seen.times, lambda each: each.communication_ns)),
         transfer=_transfer(one, seen.times),

@@ -12,6 +12,7 @@ from underlap.analyze.report import report as analyzed
 from underlap.cluster import Cluster
 from underlap.cost.communicator import DEFAULT, Settings
 from underlap.cost.measured import Measured
+from underlap.cost.testbed import ENDS
 from underlap.documents import nearest
 from underlap.errors import OptionError
 from underlap.expansion import Expansion
@@ -232,6 +233,18 @@ def machine(asked: Scenario) -> Machine:
     )
 
 
+def step_range(asked: Scenario, plan: Plan) -> tuple[int, int] | tuple[None, None]:
+    """The step with all measured costs at the quick, and at the slow end of their ranges. None without measured costs."""
+    testbed = asked.cluster.measured
+    if testbed is None:
+        return None, None
+    on = machine(asked)
+    quick, slow = (
+        simulated_plan(plan, dataclasses.replace(on, testbed=testbed.at_end(end)), bounds=False).step_ns for end in ENDS
+    )
+    return min(quick, slow), max(quick, slow)
+
+
 def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal], found: Report) -> Prediction:
     """What the run means: step time and what it lies between, throughput, memory, bytes."""
     assert found.summary is not None
@@ -239,6 +252,7 @@ def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Seque
     memory = [_memory(done.plan, done.expansions[role.name], asked.cluster) for role in done.plan.roles]
     memory.sort(key=lambda row: -row.peak_bytes)
     tokens = tokens_of(asked)
+    low, high = step_range(asked, done.plan)
     seconds = done.step_ns / 1e9
     return Prediction(
         model=asked.model.name,
@@ -247,6 +261,8 @@ def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Seque
         workload=workload_text(asked.workload),
         policy=policy_text(policy) or "none",
         step_ns=done.step_ns,
+        step_low_ns=low,
+        step_high_ns=high,
         serial_ns=done.serial_ns,
         bound_ns=done.bound_ns,
         compute_ns=found.summary.compute.mean_ns,

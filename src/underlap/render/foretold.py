@@ -49,6 +49,9 @@ def _print_variant(variant: VariantBeside, file: IO[str]) -> None:
     for operation in variant.operations[:KEYS]:
         table.add_row(f"  {shorten(clean(operation.furthest), KEY)}", "", *_cells(operation.furthest_time))
     Console(file=file, width=WIDTH, highlight=False, color_system=None).print(table)
+    if variant.step_low_ns is not None and variant.step_high_ns is not None:
+        low, high = (milliseconds(ns, 2) for ns in (variant.step_low_ns, variant.step_high_ns))
+        file.write(f"simulated step {low} to {high} ms by the ranges of the cluster's costs\n")
 
 
 def _parts(variant: VariantBeside) -> Iterable[tuple[str, Beside]]:

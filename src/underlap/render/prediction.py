@@ -40,8 +40,8 @@ def prediction_lines(prediction: Prediction) -> list[str]:
         f"SIMULATED {clean(prediction.model)} on {clean(prediction.cluster)}: {clean(prediction.layout)}",
         f"workload {clean(prediction.workload)}",
         f"policy {clean(prediction.policy)}",
-        f"step {milliseconds(prediction.step_ns, decimals)} ms; no schedule below {milliseconds(prediction.bound_ns, decimals)}, "
-        f"one thing at a time {serial}",
+        f"step {milliseconds(prediction.step_ns, decimals)} ms{_range(prediction, decimals)}; "
+        f"no schedule below {milliseconds(prediction.bound_ns, decimals)}, one thing at a time {serial}",
         f"{prediction.tokens_per_s:,.0f} tokens/s, MFU {percent(prediction.mfu)} %",
         _parameters(prediction),
         _memory(prediction),
@@ -53,6 +53,13 @@ def prediction_lines(prediction: Prediction) -> list[str]:
     ]
     lines += [f"not applied: {clean(row.axis)}={clean(row.name)}: {clean(row.reason)}" for row in prediction.refused]
     return [part for line in lines for part in wrap(line, WIDTH, lines=3)]
+
+
+def _range(prediction: Prediction, decimals: int) -> str:
+    if prediction.step_low_ns is None or prediction.step_high_ns is None:
+        return ""
+    low, high = (milliseconds(ns, decimals) for ns in (prediction.step_low_ns, prediction.step_high_ns))
+    return f" ({low} to {high} by the ranges of its costs)"
 
 
 def _parameters(prediction: Prediction) -> str:

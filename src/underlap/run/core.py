@@ -31,7 +31,8 @@ class Core:
         return Core(*cores) if len(cores) == 1 else None
 
     def unused_ns(self) -> int | None:
-        """Idle or away. Since the machine started, in steps of 10 ms: several repetitions are needed. None where the system does not tell."""
+        """Idle or away, since the machine started, in steps of 10 ms: several repetitions are needed. None where the system does
+        not tell."""
         for line in STAT.read_text().splitlines():
             columns = line.split()
             if columns and columns[0] == f"cpu{self.number}":
