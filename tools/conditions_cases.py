@@ -133,6 +133,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """On the wire over planned, of baseline and policy."""
     spread: float
     """Of the steps: the middle half over the median, the larger of both."""
+    stolen: float
+    """Share of the steps for which other virtual machines had the cores."""
     attempts: int
     causes: tuple[list[tuple[str, float]], list[tuple[str, float]]]
     """Of exposed time, largest first, ms per step and rank; of baseline and policy."""
@@ -222,6 +224,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         bytes_equal=ab.bytes_equal,
         wire=(_wire(base), _wire(policy)),
         spread=max(spread(each.step_ns) for each in (base, policy)),
+        stolen=sum(part.stolen_ns or 0 for each in (base, policy) for part in each.parts) / sum(base.step_ns + policy.step_ns),
         attempts=attempt,
         causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
@@ -322,9 +325,9 @@ CASES = (
     _independent(_map("map 0.4", (384, 4), 16)),
     _map("map 0.55", (640, 6), 8),
     _independent(_map("map 0.9", (1152, 10), 4)),
-    _independent(_map("map 1.1", (1408, 10), 4)),
+    _map("map 1.1", (1408, 10), 4),
     _map("map 1.7", (1152, 12), 4, "1gbit"),
-    _map("map 2", (512, 10), 8, "2gbit"),
+    _independent(_map("map 2", (512, 10), 8, "2gbit")),
     _map("map 3", (1152, 8), 4, "2gbit"),
     _map("map 5", (2048, 4), 4, "2gbit"),
     _map("map 10", (1152, 2), 4, "2gbit", 18432),
@@ -435,3 +438,6 @@ CASES = (
     # The shape of map 3, of whose communication next to nothing is exposed by itself.
     dataclasses.replace(_map("slowed rank", (1152, 8), 4, "2gbit"), section="planted", slowed=True),
 )
+
+INDEPENDENT = tuple(case.name for case in CASES if case.ceiling == ("baseline", "waits"))
+"""Whose dependences are taken away as well."""

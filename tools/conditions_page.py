@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from string import Template
 from typing import NamedTuple
 
-from conditions_cases import HIDDEN, REPETITIONS, Row
+from conditions_cases import HIDDEN, INDEPENDENT, REPETITIONS, Row
 
 HEAD = f"""\
 <!-- Written by tools/conditions.py from real runs: do not edit, run make conditions again. Figures differ from run to run. -->
@@ -37,7 +37,8 @@ with `underlap run --ab --fabric --priority` on two ranks.
 * hides: communication covered by compute over all communication, of the baseline and of the policy.
 * wire: bytes on the links with the policy over those of the baseline.
 * spread: the middle half of the steps over their median, the larger of both. Over 10 % a comparison is run again,
-  at most twice and for as long as ten minutes allow; the run that spreads least stands here.
+  at most twice and for as long as ten minutes allow; the run that spreads least stands here. stolen: share of the steps for which
+  other virtual machines had the cores.
 
 """
 
@@ -129,7 +130,7 @@ COLUMNS = (
         "policy / baseline",
         "regime",
     ),
-    *("bound", "above %", "above with link %", "hides %", "wire", "spread %", "runs"),
+    *("bound", "above %", "above with link %", "hides %", "wire", "spread %", "stolen %", "runs"),
 )
 
 
@@ -155,6 +156,7 @@ def _table(rows: Sequence[Row]) -> str:
             f"{100 * one.base_hidden / one.communication:.0f}, {100 * one.hidden / one.sent:.0f}",
             f"{one.wire[1] / one.wire[0]:.4f}",
             f"{100 * one.spread:.1f}",
+            f"{100 * one.stolen:.1f}",
             str(one.attempts),
         )
         lines.append(f"| {' | '.join(cells)} |\n")
@@ -248,7 +250,7 @@ compute that is slower beside communication.
 
 def _changes(rows: dict[str, Row]) -> list[Planted]:
     found: list[Planted] = []
-    for name in ("map 0.4", "map 0.9", "map 1.1"):
+    for name in INDEPENDENT:
         if name in rows:
             one = rows[name]
             said = f"dependence ({name}); without waiting for results"

@@ -78,6 +78,8 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     the links, and whatever else ran there. Without overlap that is what communication takes of the core. In steps of 10 ms, so
     several repetitions are needed, and a single one can be below 0. Null where ranks may use several cores (without --fabric) or
     share one."""
+    stolen_ns: int | None = None
+    """How long that core was given to other virtual machines, in the same steps. Null where core_ns is."""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):

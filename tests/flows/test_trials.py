@@ -8,9 +8,10 @@ from tests import testbeds
 from underlap import inputs
 from underlap.cluster import cluster_of_documents
 from underlap.flows.run import Asked
-from underlap.flows.trials import measured_otherwise
+from underlap.flows.trials import measured_otherwise, stolen
 from underlap.run.fabric_spec import fabric_spec
 from underlap.run.priority import Priority
+from underlap.trial import StepParts, Variant
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,32 @@ def test_links_and_priority_that_differ_from_those_measured_are_said(
 
     assert len(found) == len(said)
     assert all(part in text for part, text in zip(said, found, strict=True))
+
+
+def variant(step_ns: int, stolen_ns: int | None) -> Variant:
+    """Two steps of which so much was another machine's."""
+    names = ("compute_ns", "slowest_compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "library_cpu_ns")
+    part = StepParts(**dict.fromkeys(names, 0), transfer_ns=None, core_ns=0, stolen_ns=stolen_ns)
+    return Variant(
+        name="baseline",
+        policy="none",
+        step_ns=[step_ns] * 2,
+        host_issue_share=0.0,
+        bytes_by_axis=[],
+        control=[],
+        unmatched_keys=0,
+        loss=None,
+        refused=[],
+        parts=[part] * 2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stolen_ns", "said"),
+    [(0, []), (None, []), (10, []), (50, ["other virtual machines had the cores for 5 % of the steps"])],
+)
+def test_cores_that_other_machines_had_for_much_of_the_steps_are_said(stolen_ns: int | None, said: list[str]) -> None:
+    found = stolen([variant(1000, stolen_ns)])
+
+    assert len(found) == len(said)
+    assert all(text.startswith(part) for part, text in zip(said, found, strict=True))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from underlap.flows.run import Asked, Planned
     from underlap.flows.simulate import Scenario
 
+STOLEN_LIMIT = 0.03
+"""Share of the measured steps. Overlap gains little more in many a comparison."""
 HOST_LIMIT = 0.1
 """Above this share of host work in the step a comparison measures the host."""
 
@@ -43,6 +45,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     if told is not None and scenario is not None:
         told = msgspec.structs.replace(told, assumptions=[*measured_otherwise(what, scenario.cluster), *told.assumptions])
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
+    notes += stolen(variants)
     return Trial(
         model=what.model.name,
         layout=layout_text(what.layout),
@@ -147,6 +150,17 @@ def _ceiling(seen: SeenCeiling, report: Report) -> Ceiling:
         won_high_ns=round(high),
         promised_ns=None if said is None or said.at_most_ns is None else round(said.at_most_ns / steps),
     )
+
+
+def stolen(variants: Sequence[Variant]) -> list[str]:
+    """A note where other virtual machines had so much of the cores that it may decide a comparison."""
+    steps = [(part.stolen_ns or 0, ns) for each in variants for part, ns in zip(each.parts, each.step_ns, strict=True)]
+    share = sum(stolen for stolen, _ in steps) / max(1, sum(ns for _, ns in steps))
+    if share < STOLEN_LIMIT:
+        return []
+    return [
+        f"other virtual machines had the cores for {100 * share:.0f} % of the steps: repeat more often, or on a quieter machine"
+    ]
 
 
 def _parts(ranks: Sequence[Account]) -> StepParts:

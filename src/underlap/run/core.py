@@ -10,10 +10,19 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 STAT = Path("/proc/stat")
 _IDLE, _WAITING, _STOLEN = 4, 5, 8
 """Columns of a core's row in /proc/stat: idle, idle while something waits for a disk, and given to other virtual machines."""
+
+
+class Unused(NamedTuple):
+    """For how long a core did nothing for anybody here, in ns."""
+
+    idle_ns: int
+    stolen_ns: int
+    """It was given to other virtual machines."""
 
 
 class Core:
@@ -30,12 +39,12 @@ class Core:
         cores = os.sched_getaffinity(0)
         return Core(*cores) if len(cores) == 1 else None
 
-    def unused_ns(self) -> int | None:
-        """Idle or away, since the machine started, in steps of 10 ms: several repetitions are needed. None where the system does
-        not tell."""
+    def unused(self) -> Unused | None:
+        """Since the machine started, in steps of 10 ms: several repetitions are needed. None where the system does not tell."""
+        tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
         for line in STAT.read_text().splitlines():
             columns = line.split()
             if columns and columns[0] == f"cpu{self.number}":
-                ticks = sum(int(columns[kind]) for kind in (_IDLE, _WAITING, _STOLEN))
-                return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+                idle, waiting, stolen = (int(columns[kind]) * tick for kind in (_IDLE, _WAITING, _STOLEN))
+                return Unused(idle + waiting, stolen)
         return None

@@ -25,14 +25,16 @@ class Stepper:
         self.meter.begin()
         session.doing = doing
         before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
-        unused = core.unused_ns() if core is not None else None
+        unused = core.unused() if core is not None else None
         try:
             record = engine.recorded_step(left_out)
         except RuntimeError:
             session.doing = f"{doing}, in {engine.failed_at}"
             raise
         record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
-        unused_after = core.unused_ns() if core is not None else None
-        if unused is not None and unused_after is not None:
-            record.core_ns = record.duration_ns - (unused_after - unused) - (time.thread_time_ns() - begun)
+        later = core.unused() if core is not None else None
+        if unused is not None and later is not None:
+            record.stolen_ns = later.stolen_ns - unused.stolen_ns
+            busy = record.duration_ns - (later.idle_ns - unused.idle_ns) - record.stolen_ns
+            record.core_ns = busy - (time.thread_time_ns() - begun)
         return record

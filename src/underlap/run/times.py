@@ -40,6 +40,8 @@ class Record:
     core_ns: int | None = None
     """What the only core of this rank was busy with beside the thread that computes, the kernel's work for the links included.
     None where it may use several."""
+    stolen_ns: int | None = None
+    """How long that core was given to other virtual machines. None where `core_ns` is."""
 
     @property
     def duration_ns(self) -> int:

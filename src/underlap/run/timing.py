@@ -34,6 +34,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time of all threads but the one that computes."""
     core_ns: int | None
     """As `Record.core_ns`."""
+    stolen_ns: int | None
+    """As `Record.stolen_ns`."""
 
 
 class Lasted(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ def _account(compute: intervals.Int64, communication: intervals.Int64, transfer_
         exposed_ns=sent - hidden,
         library_cpu_ns=record.library_cpu_ns,
         core_ns=record.core_ns,
+        stolen_ns=record.stolen_ns,
     )
 
 
