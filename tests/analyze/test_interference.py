@@ -91,6 +91,20 @@ def test_waiting_for_a_peer_takes_nothing() -> None:
     assert found.taken_ns.tolist() == [20 * US, 0, 20 * US]
 
 
+def test_a_core_on_which_something_else_ran_is_not_taken_for_communication() -> None:
+    # Both ranks send for 100 us beside their compute; on rank 1's core another program ran as well.
+    ops = [
+        Op(lane, 0, 100, launch=-9, op_class=COMMUNICATION if lane else COMPUTE, rank=rank) for rank in (0, 1) for lane in (0, 1)
+    ]
+    drawn = timeline(*ops)
+    quiet, busy = (dataclasses.replace(info, core_ns=ns * US) for info, ns in zip(drawn.ranks, (20, 300), strict=True))
+    found = interference(dataclasses.replace(drawn, ranks=(quiet, busy)), graph.build(drawn).wait_ns[: len(drawn.ops)])
+
+    assert found is not None
+    assert found.taken_ns.tolist() == [0, 20 * US, 0, 20 * US]
+    assert found.stretch_ns.tolist() == [20 * US, 0, 20 * US, 0]
+
+
 @st.composite
 def recordings(draw: st.DrawFn) -> Timeline:
     """Compute and communication of one or two ranks in a few lanes, as it may come."""
@@ -123,8 +137,8 @@ def test_no_more_is_taken_of_compute_than_transfers_take_and_than_there_is(drawn
         return
     for info in drawn.ranks:
         own = drawn.ops.rank == info.rank
-        assert found.taken_ns[own].sum() == pytest.approx(info.core_ns, abs=1)
-        assert found.stretch_ns[own].sum() <= (info.core_ns or 0) + own.sum()
+        assert found.taken_ns[own].sum() <= (info.core_ns or 0) + 1
+        assert found.stretch_ns[own].sum() <= found.taken_ns[own].sum() + own.sum()
     assert (found.stretch_ns >= 0).all()
     assert (found.stretch_ns <= drawn.ops.end_ns - drawn.ops.start_ns).all()
 

@@ -1,9 +1,9 @@
 """What transfers take of the cores that compute, where a recording tells: compute beside them is longer by as much.
 
-    core time of a rank / its transfer time = the rate at which a transfer takes from the compute beside it
+    rate = core time of a rank / its transfer time, the least of all ranks: on another core something else may have run, too
     work alone = observed - what transfers beside it took;  in a replay = work alone + what transfers beside it take there
 
-A transfer keeps what it takes however long it lasts: where a lever shortens or lengthens it, the rate follows.
+The rate is what a transfer takes of the compute beside it. A transfer keeps what it takes however long it lasts: where a lever shortens or lengthens it, the rate follows.
 Not modeled: what compute takes of transfers; cache and memory that both use.
 """
 
@@ -38,13 +38,14 @@ def interference(timeline: Timeline, wait_ns: Int64) -> Interference | None:
     ops = timeline.ops
     duration = ops.end_ns - ops.start_ns
     transfer = np.where(_transfers(timeline), duration - np.maximum(wait_ns, 0), 0)
-    taken = np.zeros(len(ops))
-    for info in timeline.ranks:
-        own = np.flatnonzero((ops.rank == info.rank) & (transfer > 0))
-        if info.core_ns is not None and len(own):
-            taken[own] = info.core_ns * transfer[own] / transfer[own].sum()
-    if not taken.any():
+    known = [info for info in timeline.ranks if info.core_ns is not None]
+    of_rank = {info.rank: int(transfer[ops.rank == info.rank].sum()) for info in known}
+    rate = min(
+        (info.core_ns / of_rank[info.rank] for info in known if info.core_ns is not None and of_rank[info.rank]), default=0.0
+    )
+    if rate <= 0.0:
         return None
+    taken = np.where(np.isin(ops.rank, list(of_rank)), min(rate, 1.0) * transfer, 0.0)
     return Interference(taken_ns=taken, stretch_ns=stretch(timeline, taken, transfer, ops.start_ns, ops.end_ns))
 
 
