@@ -3,7 +3,8 @@
     rate = core time of a rank / its transfer time, the least of all ranks: on another core something else may have run, too
     work alone = observed - what transfers beside it took;  in a replay = work alone + what transfers beside it take there
 
-The rate is what a transfer takes of the compute beside it. A transfer keeps what it takes however long it lasts: where a lever shortens or lengthens it, the rate follows.
+The rate is what a transfer takes of the compute beside it. A transfer keeps what it takes however long it lasts: where a lever
+shortens or lengthens it, the rate follows.
 Not modeled: what compute takes of transfers; cache and memory that both use.
 """
 
