@@ -3,7 +3,7 @@
 PYTHON ?= python3
 TRACES ?= ../shared/traces
 BENCH ?=
-TIMED := tests/real tests/run
+TIMED := tests/real $(patsubst %,tests/run/test_%.py,calibrate command conditions fabric fabric_run)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,10 +24,11 @@ demo: $(VENV)/installed ## Analyze the recorded example traces and show the resu
 	  $(BIN)/underlap analyze examples/traces/$$run || exit; \
 	done
 
-# Runs that are timed come first and alone; the rest shares the cores.
+# Runs that are timed or shape links come first and alone; the rest shares the cores, file by file, as what a file's tests share
+# is then made once.
 test: $(VENV)/installed-dev ## Run the tests, on two cores
 	$(BIN)/python -m pytest $(TIMED)
-	$(BIN)/python -m pytest --numprocesses 2 $(TIMED:%=--ignore %)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TIMED:%=--ignore %)
 
 gpu: $(VENV)/installed-dev ## Run the tests that need GPUs: one, and two for half of them
 	$(BIN)/python -m pytest -rs tests/gpu

@@ -65,6 +65,11 @@ NO_BYTES = frozenset({"c10d::barrier", "_c10d_functional::wait_tensor", "_c10d_f
 class Counter(TorchDispatchMode):
     """Payload bytes of this rank, by the description of the group and the collective, while it is entered."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and every rank would load the compiler to keep it away from this class.
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.bytes: dict[tuple[str, str], int] = defaultdict(int)

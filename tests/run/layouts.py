@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,10 @@ class Case:
     def name(self) -> str:
         return f"{Path(self.model).name} {self.layout} {self.workload} {self.policy} {self.layers}".replace("/", "_")
 
+    @property
+    def world(self) -> int:
+        return inputs.layout(self.layout).world
+
 
 @dataclasses.dataclass(frozen=True)
 class Cases:
@@ -76,25 +81,45 @@ def model_of(case: Case) -> Model:
     return msgspec.structs.replace(model, layers=case.layers, **(changed or {}))
 
 
-def made(case: Case) -> tuple[Any, Inputs, tuple[Any, ...]]:
-    """(plan, what a rank has to know, what was refused)."""
-    model, layout, work = model_of(case), inputs.layout(case.layout), inputs.workload(case.workload)
-    plan = planned(model, layout, work, domain=8)
-    applied = apply(plan, inputs.policy(case.policy))
+def job_of(case: Case) -> Inputs:
+    """What a rank has to know beside the plan."""
+    model = model_of(case)
     parameters: Parameters = Seeded(SEED)
     constants = Constants()
     if Path(case.model).is_dir():
         parameters = found = Checkpoint(Path(case.model), model)
         constants = found.constants
-    job = Inputs(model=model, layout=layout, workload=work, parameters=parameters, constants=constants)
+    layout, work = inputs.layout(case.layout), inputs.workload(case.workload)
+    return Inputs(model=model, layout=layout, workload=work, parameters=parameters, constants=constants)
+
+
+@functools.cache
+def made(case: Case) -> tuple[Any, Inputs, tuple[Any, ...]]:
+    """(plan, what a rank has to know, what was refused). Kept, as several tests look at each case."""
+    job = job_of(case)
+    plan = planned(job.model, job.layout, job.workload, domain=8)
+    applied = apply(plan, inputs.policy(case.policy))
     return applied.plan, job, applied.refused
 
 
 def run_all(session: Session, asked: Cases) -> None:
-    """The entry of a rank."""
-    with session.connected():
-        for case in asked.cases:
-            run_case(session, case, asked.folder)
+    """The entry of a rank: cases of fewer ranks than were started run side by side, each on some of them."""
+    # Those of all ranks come first: afterwards nobody waits for a part that has more to do.
+    for world in sorted({case.world for case in asked.cases}, reverse=True):
+        own = part_of(session, world)
+        with own.connected():
+            for case in [case for case in asked.cases if case.world == world][session.rank // world :: session.world // world]:
+                session.doing = f"running {case.name}"
+                run_case(own, case, asked.folder)
+
+
+def part_of(session: Session, world: int) -> Session:
+    """This rank's place among so many of those that were started, who know nothing of the others."""
+    if world == session.world:
+        return session
+    assert session.world % world == 0
+    store = dist.PrefixStore(f"{world} ranks from {session.rank // world * world}", session.store)
+    return Session(store, session.rank % world, world, session.timeout_s)
 
 
 def run_case(session: Session, case: Case, folder: Path) -> None:
@@ -111,11 +136,13 @@ def run_case(session: Session, case: Case, folder: Path) -> None:
     torch.save(found, folder / f"{case.name} rank{session.rank}.pt")
 
 
-def run_cases(folder: Path, ranks: int, cases: list[Case]) -> dict[Case, Results]:
-    """The results of every rank of each case, in one launch."""
+def run_cases(folder: Path, cases: list[Case]) -> dict[Case, Results]:
+    """The results of every rank of each case. In one launch, as loading torch takes longer than many cases."""
+    ranks = max(case.world for case in cases)
     launch(run_all, [Cases(tuple(cases), folder)] * ranks, Local(ranks=ranks, timeout_s=30))
     return {
-        case: [torch.load(folder / f"{case.name} rank{rank}.pt", weights_only=False) for rank in range(ranks)] for case in cases
+        case: [torch.load(folder / f"{case.name} rank{rank}.pt", weights_only=False) for rank in range(case.world)]
+        for case in cases
     }
 
 
@@ -199,7 +226,12 @@ def watched(engine: Engine) -> list[Logits]:
 
 def expected(case: Case) -> tuple[float, reference.Full]:
     """(loss, gradients) of the reference, for the whole batch."""
-    _, job, _ = made(case)
+    return _expected(dataclasses.replace(case, layout="", policy=""))
+
+
+@functools.cache
+def _expected(case: Case) -> tuple[float, reference.Full]:
+    job = job_of(case)
     model = job.model
     full = {
         key: job.parameters.part(*key, shape, 0, 0, shape[0]).requires_grad_()
@@ -212,7 +244,12 @@ def expected(case: Case) -> tuple[float, reference.Full]:
 
 def expected_logits(case: Case) -> torch.Tensor:
     """(sequences, positions, vocab), of the reference."""
-    _, job, _ = made(case)
+    return _expected_logits(dataclasses.replace(case, layout="", policy=""))
+
+
+@functools.cache
+def _expected_logits(case: Case) -> torch.Tensor:
+    job = job_of(case)
     full = {key: job.parameters.part(*key, shape, 0, 0, shape[0]) for key, shape in reference.full_shapes(job.model).items()}
     return reference.logits(job.model, full, batch_of(job)[:, :-1])
 

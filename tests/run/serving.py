@@ -42,12 +42,18 @@ def full(model: Model) -> reference.Full:
     return {key: parameters.part(*key, shape, 0, 0, shape[0]) for key, shape in reference.full_shapes(model).items()}
 
 
+def both(session: Session, asked: list[Serving]) -> None:
+    """The entry of a rank."""
+    with session.connected():
+        greedy(session, asked)
+        prefilled(session, asked)
+
+
 def greedy(session: Session, asked: list[Serving]) -> None:
     """Each sequence goes through the cache token by token, the prompt's first, then what the logits choose."""
-    with session.connected():
-        for one in asked:
-            session.doing = f"decoding on {one.layout or 'one rank'}"
-            torch.save(_decoded(session, one), one.folder / f"{one.model} {one.layout} rank{session.rank}.pt")
+    for one in asked:
+        session.doing = f"decoding on {one.layout or 'one rank'}"
+        torch.save(_decoded(session, one), one.folder / f"{one.model} {one.layout} rank{session.rank}.pt")
 
 
 def _decoded(session: Session, one: Serving) -> torch.Tensor:
@@ -83,19 +89,18 @@ def _best(engine: Engine) -> torch.Tensor:
 
 def prefilled(session: Session, asked: list[Serving]) -> None:
     """One prefill of each; the logits of the last tokens, as this rank's part of the vocabulary has them."""
-    with session.connected():
-        for one in asked:
-            model, layout = model_of(one.model), inputs.layout(one.layout)
-            work = inputs.workload(f"prefill,batch={BATCH},seq={PROMPT},precision=fp32")
-            job = Inputs(model=model, layout=layout, workload=work, parameters=Seeded(SEED))
-            engine = Engine(planned(model, layout, work, domain=8), job, session.rank, torch.device("cpu"), session.timeout_s)
-            mine = BATCH // layout.data_parallel
-            engine.feed(prompts(model)[engine.rank.data_index * mine :][:mine].reshape(-1))
-            engine.step()
-            (logits,) = engine.last("logits")
-            kept = (logits.clone(), engine.rank.data_index * mine, engine.rank.vocab_begin)
-            torch.save(kept, one.folder / f"{one.model} {one.layout} prefill rank{session.rank}.pt")
-            engine.close()
+    for one in asked:
+        model, layout = model_of(one.model), inputs.layout(one.layout)
+        work = inputs.workload(f"prefill,batch={BATCH},seq={PROMPT},precision=fp32")
+        job = Inputs(model=model, layout=layout, workload=work, parameters=Seeded(SEED))
+        engine = Engine(planned(model, layout, work, domain=8), job, session.rank, torch.device("cpu"), session.timeout_s)
+        mine = BATCH // layout.data_parallel
+        engine.feed(prompts(model)[engine.rank.data_index * mine :][:mine].reshape(-1))
+        engine.step()
+        (logits,) = engine.last("logits")
+        kept = (logits.clone(), engine.rank.data_index * mine, engine.rank.vocab_begin)
+        torch.save(kept, one.folder / f"{one.model} {one.layout} prefill rank{session.rank}.pt")
+        engine.close()
 
 
 # ---- a prompt, then what follows, of folders of Hugging Face
@@ -132,15 +137,23 @@ def jobs(one: Generation) -> tuple[Inputs, Inputs]:
 
 def generated(session: Session, asked: list[Generation]) -> None:
     """The entry of a rank: leaves (which of the batch, tokens, the decode's logits)."""
-    with session.connected():
-        for one in asked:
-            session.doing = f"running {one.name}"
-            prefill, decode = jobs(one)
-            device = torch.device("cpu")
-            plans = [planned(job.model, job.layout, job.workload, domain=8) for job in (prefill, decode)]
-            prompt = serving.prefilled(plans[0], prefill, session.rank, device, session.timeout_s)
-            engine = Engine(plans[1], decode, session.rank, device, session.timeout_s)
-            logits = layouts.watched(engine)
-            tokens = serving.greedy(engine, prompt, one.new)
-            torch.save((engine.rank.data_index, tokens, logits), one.results / f"{one.name} rank{session.rank}.pt")
-            engine.close()
+    worlds = {one: inputs.layout(one.layout).world for one in asked}
+    # As in layouts: those of all ranks first.
+    for world in sorted(set(worlds.values()), reverse=True):
+        own = layouts.part_of(session, world)
+        with own.connected():
+            for one in [one for one in asked if worlds[one] == world][session.rank // world :: session.world // world]:
+                session.doing = f"running {one.name}"
+                _generated(own, one)
+
+
+def _generated(session: Session, one: Generation) -> None:
+    prefill, decode = jobs(one)
+    device = torch.device("cpu")
+    plans = [planned(job.model, job.layout, job.workload, domain=8) for job in (prefill, decode)]
+    prompt = serving.prefilled(plans[0], prefill, session.rank, device, session.timeout_s)
+    engine = Engine(plans[1], decode, session.rank, device, session.timeout_s)
+    logits = layouts.watched(engine)
+    tokens = serving.greedy(engine, prompt, one.new)
+    torch.save((engine.rank.data_index, tokens, logits), one.results / f"{one.name} rank{session.rank}.pt")
+    engine.close()

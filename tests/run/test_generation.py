@@ -51,13 +51,11 @@ def results(models: dict[str, Saved], tmp_path_factory: pytest.TempPathFactory) 
     """(which of the batch, tokens, logits) of each rank."""
     folder = tmp_path_factory.mktemp("generated")
     asked = {case: Generation(models[case[0]].folder, case[1], case[2], NEW, folder) for case in CASES}
-    found = {}
-    for world in sorted({inputs.layout(layout).world for _, layout, _ in CASES}):
-        own = {case: one for case, one in asked.items() if inputs.layout(one.layout).world == world}
-        launch(serving.generated, [list(own.values())] * world, Local(ranks=world, timeout_s=30))
-        for case, one in own.items():
-            found[case] = [torch.load(folder / f"{one.name} rank{rank}.pt") for rank in range(world)]
-    return found
+    launch(serving.generated, [list(asked.values())] * 2, Local(ranks=2, timeout_s=30))
+    return {
+        case: [torch.load(folder / f"{one.name} rank{rank}.pt") for rank in range(inputs.layout(one.layout).world)]
+        for case, one in asked.items()
+    }
 
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)

@@ -105,11 +105,7 @@ ALL = OF_ONE + OF_TWO + OF_FOUR
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Results]:
-    """All cases, in one launch per number of ranks."""
-    found: dict[Case, Results] = {}
-    for ranks, cases in ((1, OF_ONE), (2, OF_TWO), (4, OF_FOUR)):
-        found |= run_cases(tmp_path_factory.mktemp(f"ranks{ranks}"), ranks, cases)
-    return found
+    return run_cases(tmp_path_factory.mktemp("results"), ALL)
 
 
 @pytest.mark.parametrize("case", ALL, ids=identifier)

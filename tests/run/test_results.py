@@ -84,16 +84,12 @@ EXACT = frozenset({"delay_wgrad", "bucket", "ring", "async_p2p", "shared_expert"
 """Passes that only move operations: every sum keeps its order. The others add up parts of weight gradients."""
 
 
+ALL = OF_ONE + OF_TWO + OF_FOUR + PASSES
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Results]:
-    """All cases, in one launch per number of ranks."""
-    found: dict[Case, Results] = {}
-    for ranks, cases in ((1, OF_ONE), (2, OF_TWO + PASSES), (4, OF_FOUR)):
-        found |= run_cases(tmp_path_factory.mktemp(f"ranks{ranks}"), ranks, cases)
-    return found
-
-
-ALL = OF_ONE + OF_TWO + OF_FOUR + PASSES
+    return run_cases(tmp_path_factory.mktemp("results"), ALL)
 
 
 @pytest.mark.parametrize("case", ALL, ids=identifier)

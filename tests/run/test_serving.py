@@ -26,8 +26,7 @@ LAYOUTS = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("serving")
     asked = [Serving(model, layout, made) for model, layout in LAYOUTS]
-    launch(serving.greedy, [asked] * 2, Local(ranks=2, timeout_s=120))
-    launch(serving.prefilled, [asked] * 2, Local(ranks=2, timeout_s=120))
+    launch(serving.both, [asked] * 2, Local(ranks=2, timeout_s=120))
     return made
 
 

@@ -6,20 +6,23 @@ The checks here know nothing of how streams are chosen: they multiply out what p
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+from collections import defaultdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.run.test_program import SCENARIOS, TRAIN, planned_for
+from tests.run import test_program
+from tests.run.test_program import SCENARIOS, TRAIN
 from underlap import inputs
 from underlap.cost.work import Transfer
 from underlap.errors import PlanError
 from underlap.expansion import expand
 from underlap.hazards import dependences
 from underlap.meetings import meetings
-from underlap.plan import OpKind
+from underlap.plan import OpKind, Plan
 from underlap.plan_network import plan_network
 from underlap.run.program import Cell, Instruction, Operand, Program, compiled
 from underlap.run.streams import (
@@ -48,8 +51,15 @@ MORE = [
 ]
 
 
+@functools.cache
+def planned_for(model: str, layout: str, policy: str) -> Plan:
+    """Kept, as most tests look at each plan."""
+    return test_program.planned_for(model, layout, TRAIN, policy)
+
+
+@functools.cache
 def program(model: str, layout: str, policy: str, rank: int = 0) -> Program:
-    return compiled(planned_for(model, layout, TRAIN, policy), inputs.layout(layout), rank)
+    return compiled(planned_for(model, layout, policy), inputs.layout(layout), rank)
 
 
 # ---- what precedes what, by streams and events alone
@@ -97,10 +107,15 @@ def excluding(made: Program, one: Instruction, other: Instruction) -> bool:
 def needed(made: Program) -> set[tuple[int, int]]:
     """(source, target): all pairs of instructions that memory, an issue or a wait puts in order."""
     found = set()
+    users: dict[int, set[int]] = defaultdict(set)
     for target, one in enumerate(made.instructions):
-        for source in range(target):
+        used = {memory(made, operand) for operand in (*one.reads, *one.writes)}
+        # The others cannot exclude it: they use none of its memory.
+        for source in set().union(*(users[each] for each in used)):
             if excluding(made, made.instructions[source], one):
                 found.add((source, target))
+        for each in used:
+            users[each].add(target)
         if one.kind == OpKind.WAIT:
             found.add((next(at for at, other in enumerate(made.instructions) if other.row == one.issue), target))
         if one.kind == OpKind.ISSUE:
@@ -161,7 +176,7 @@ def test_no_wait_can_be_left_out_of_a_plan(model: str, layout: str, policy: str)
 
 @pytest.mark.parametrize(("model", "layout", "policy"), MORE)
 def test_dependences_that_the_plan_derives_from_its_buffers_are_in_order(model: str, layout: str, policy: str) -> None:
-    plan = planned_for(model, layout, TRAIN, policy)
+    plan = planned_for(model, layout, policy)
     made = compiled(plan, inputs.layout(layout), 0)
     edges = dependences(plan, expand(plan, next(role for role in plan.roles if 0 in role.ranks)))
     before = preceding(stream_plan(made))
@@ -173,7 +188,7 @@ def test_dependences_that_the_plan_derives_from_its_buffers_are_in_order(model: 
 
 @pytest.mark.parametrize(("model", "layout", "policy"), MORE)
 def test_lanes_are_those_that_the_simulator_uses(model: str, layout: str, policy: str) -> None:
-    plan = planned_for(model, layout, TRAIN, policy)
+    plan = planned_for(model, layout, policy)
     expansions = {role.name: expand(plan, role) for role in plan.roles}
     network = plan_network(plan, expansions, meetings(plan, expansions))
     role = next(role for role in plan.roles if 0 in role.ranks)

@@ -11,7 +11,6 @@ pytest.importorskip("transformers", reason="transformers is not installed: make 
 
 from tests.run import layouts, reference, transformers_models  # noqa: E402 - only with both
 from tests.run.layouts import Case  # noqa: E402
-from tests.run.test_results import run_cases  # noqa: E402
 from tests.run.transformers_models import LAYERS, Saved  # noqa: E402
 from underlap import inputs  # noqa: E402
 from underlap.run.checkpoint import Checkpoint  # noqa: E402
@@ -128,14 +127,8 @@ def wanted(models: dict[str, Saved]) -> dict[str, tuple[float, Any]]:
 
 @pytest.fixture(scope="module")
 def results(models: dict[str, Saved], tmp_path_factory: pytest.TempPathFactory) -> dict[Case, list[dict[str, Any]]]:
-    """All layouts, in one launch per number of ranks."""
-    by_world: dict[int, list[Case]] = {}
-    for family, layout, *rest in [*ALL, *PROMPTS]:
-        by_world.setdefault(inputs.layout(layout).world, []).append(case_of(models[family], layout, *rest))
-    found: dict[Case, list[dict[str, Any]]] = {}
-    for ranks, cases in by_world.items():
-        found |= run_cases(tmp_path_factory.mktemp(f"ranks{ranks}"), ranks, cases)
-    return found
+    cases = [case_of(models[family], layout, *rest) for family, layout, *rest in [*ALL, *PROMPTS]]
+    return layouts.run_cases(tmp_path_factory.mktemp("results"), cases)
 
 
 def case_of(saved: Saved, layout: str, workload: str = TRAIN, policy: str = "") -> Case:
