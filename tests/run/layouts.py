@@ -139,7 +139,7 @@ def run_case(session: Session, case: Case, folder: Path) -> None:
 def run_cases(folder: Path, cases: list[Case]) -> dict[Case, Results]:
     """The results of every rank of each case. In one launch, as loading torch takes longer than many cases."""
     ranks = max(case.world for case in cases)
-    launch(run_all, [Cases(tuple(cases), folder)] * ranks, Local(ranks=ranks, timeout_s=30))
+    launch(run_all, [Cases(tuple(cases), folder)] * ranks, Local(ranks=ranks, timeout_s=120))
     return {
         case: [torch.load(folder / f"{case.name} rank{rank}.pt", weights_only=False) for rank in range(case.world)]
         for case in cases

@@ -51,7 +51,7 @@ def results(models: dict[str, Saved], tmp_path_factory: pytest.TempPathFactory) 
     """(which of the batch, tokens, logits) of each rank."""
     folder = tmp_path_factory.mktemp("generated")
     asked = {case: Generation(models[case[0]].folder, case[1], case[2], NEW, folder) for case in CASES}
-    launch(serving.generated, [list(asked.values())] * 2, Local(ranks=2, timeout_s=30))
+    launch(serving.generated, [list(asked.values())] * 2, Local(ranks=2, timeout_s=120))
     return {
         case: [torch.load(folder / f"{one.name} rank{rank}.pt") for rank in range(inputs.layout(one.layout).world)]
         for case, one in asked.items()
