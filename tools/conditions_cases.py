@@ -275,7 +275,7 @@ def spread(steps: list[int]) -> float:
 
 
 def _promises(report: object) -> dict[str, tuple[float, float] | None]:
-    levers = [*report.levers, report.if_independent, report.if_nothing_sent]  # type: ignore[attr-defined]  # a Report
+    levers = [*report.levers, report.if_independent, report.if_nothing_sent, report.if_half_transfer]  # type: ignore[attr-defined]  # a Report
     return {
         one.lever: None if one.at_least_ns is None or one.at_most_ns is None else (one.at_least_ns / 1e6, one.at_most_ns / 1e6)
         for one in levers
@@ -323,11 +323,11 @@ CASES = (
     _map("map 0.1", (512, 2), 8, "100mbit"),
     _map("map 0.2", (1536, 3), 2, "100mbit"),
     _independent(_map("map 0.4", (384, 4), 16)),
-    _map("map 0.55", (640, 6), 8),
+    _independent(_map("map 0.55", (640, 6), 8)),
     _independent(_map("map 0.9", (1152, 10), 4)),
     _map("map 1.1", (1408, 10), 4),
     _map("map 1.7", (1152, 12), 4, "1gbit"),
-    _independent(_map("map 2", (512, 10), 8, "2gbit")),
+    _map("map 2", (512, 10), 8, "2gbit"),
     _map("map 3", (1152, 8), 4, "2gbit"),
     _map("map 5", (2048, 4), 4, "2gbit"),
     _map("map 10", (1152, 2), 4, "2gbit", 18432),
@@ -426,12 +426,15 @@ CASES = (
         width=512,
         intermediate=2048,
         layers=4,
-        workload=TRAIN.format(2, 1).replace("seq=128", "seq=64"),
+        workload=TRAIN.format(2, 1).replace("seq=128", "seq=32"),
         layout="dp=2",
         policy="dp=bucket:2MB",
         links="unshaped",
-        repetitions=21,
+        repetitions=31,
     ),
+    # The same over links of twice the rate.
+    dataclasses.replace(_train("train 0.4 twice", (128, 128, 8), 16), section="planted", links="1gbit"),
+    dataclasses.replace(_map("even link", (1152, 6), 4), section="planted"),
     dataclasses.replace(
         _map("slow link", (1152, 6), 4, "500mbit,rank1=250mbit"), section="planted", ceiling=("policy", "messages")
     ),

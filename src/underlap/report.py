@@ -799,6 +799,8 @@ class Report(Record, frozen=True, kw_only=True):
     """A ceiling: every dependence that is not proven dropped."""
     if_nothing_sent: LeverRow | None = None
     """A ceiling: what sending fewer bytes could win at most. No schedule reaches it; `bound` is not held against it."""
+    if_half_transfer: LeverRow | None = None
+    """What transfers half as long would win: half the bytes, or a link of twice the rate. Their latencies are halved as well."""
     levers_unknown: str | None = None
     """Why there are no levers, where the window could not be replayed."""
     bound: BoundReport | None = None

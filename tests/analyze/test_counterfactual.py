@@ -137,7 +137,7 @@ def test_planted_serialization_costs_exactly_the_shorter_of_the_two(pairs: list[
 
     assert length(drawn) == at
     assert length(drawn, serialized=False) == max(sum(one for one, _ in pairs), sum(two for _, two in pairs))
-    assert length(drawn, communication=False) == sum(one for one, _ in pairs)
+    assert length(drawn, transfer=0.0) == sum(one for one, _ in pairs)
 
 
 def test_what_merely_ended_before_is_kept_for_a_promise_and_dropped_for_the_ceiling() -> None:
@@ -392,7 +392,7 @@ def test_cpu_ranks_replay_to_themselves_as_they_were_matched(name: str) -> None:
     assert starts_again(found.timeline, graph.build(found.timeline, waits), found.selection.stretches)
 
 
-@pytest.mark.parametrize("changes", [Changes(), Changes(host=0.5), Changes(communication=False)])
+@pytest.mark.parametrize("changes", [Changes(), Changes(host=0.5), Changes(transfer=0.0)])
 def test_ranks_reduced_to_their_meetings_take_as_long_as_whole_ones(changes: Changes) -> None:
     read_in = read(TRACES / "dlrm_v100_8ranks")
     built = graph.build(read_in, waits_by_order(read_in))
@@ -498,3 +498,43 @@ def test_a_queue_as_long_as_the_recording_leaves_one_edge_for_each_of_its_operat
     assert set(target.tolist()) == {int(late[0]) + 1}
     source, _ = rebuilt._implied((rows[:20], rows[1:21]), (np.full_like(place, -1), place), (rows[:21], rows[:21] + 1))
     assert len(source) == 21 * 20 // 2, "where no lane holds the targets in order, every pair is needed"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), min_size=1, max_size=8))
+def test_transfers_half_as_long_save_half_of_what_is_exposed(pairs: list[tuple[int, int]]) -> None:
+    ops, at = [], 0
+    for compute, transfer in pairs:
+        ops += [
+            Op(0, at, at + compute, launch=-500),
+            Op(0, at + compute, at + compute + 2 * transfer, launch=-500, op_class=COMMUNICATION),
+        ]
+        at += compute + 2 * transfer
+    drawn = timeline(*ops)
+
+    assert length(drawn, transfer=0.5) == at - sum(transfer for _, transfer in pairs)
+
+
+def test_a_transfer_half_as_long_still_waits_for_its_peer() -> None:
+    # Rank 1 comes 60 us later; both then send for 40.
+    ops = [
+        Op(0, 0, 100, launch=-9, op_class=COMMUNICATION, rank=0, call=0),
+        Op(1, 0, 60, launch=-9, rank=1),
+        Op(0, 60, 100, launch=-9, op_class=COMMUNICATION, rank=1, call=1),
+    ]
+
+    assert length(timeline(*ops, calls=(0, 1)), met=True, transfer=0.5) == 80
+
+
+def test_where_nothing_is_sent_the_host_calls_nothing() -> None:
+    # The host is the limit: each launch takes it 30 us, and the next comes right behind.
+    drawn = timeline(
+        Op(0, 5, 15, launch=0),
+        Op(1, 35, 40, launch=30, op_class=COMMUNICATION),
+        Op(0, 65, 75, launch=60),
+        launch_us=30,
+    )
+
+    assert length(drawn) == 70
+    assert length(drawn, transfer=0.0) == 70
+    assert length(drawn, transfer=0.0, calls=False) == 40

@@ -68,7 +68,7 @@ def test_without_transfers_compute_is_as_short_as_alone(transfer: int, share: fl
     )
 
     assert length(drawn) == compute
-    assert length(drawn, communication=False) == pytest.approx(compute - share * transfer, abs=0.01)
+    assert length(drawn, transfer=0.0) == pytest.approx(compute - share * transfer, abs=0.01)
 
 
 def test_a_core_that_nothing_is_taken_of_changes_nothing() -> None:

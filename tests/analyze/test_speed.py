@@ -24,7 +24,7 @@ CHANGES = (
     Changes(waiting=False),
     Changes(host=0.0),
     Changes(serialized=False),
-    Changes(communication=False),
+    Changes(transfer=0.0),
     Changes(possible=False, inferred=False),
 )
 

@@ -13,7 +13,8 @@
 What no edge explains keeps its delay. The low end of a promise keeps unknown dependences: what had merely ended before an
 operation started may have been needed by it. At its high end these are gone, so a range says how much hangs on them. With the
 inferred ones, and the order of compute and communication in one lane, gone as well it is only the ceiling "if independent";
-what sending nothing would win is a ceiling too, as no schedule does it. What stands behind a collective in its lane may need its
+what sending nothing would win is a ceiling too, as no schedule does it; transfers half as long are a promise, with their
+latencies halved as well. What stands behind a collective in its lane may need its
 result, so a promise has that order at its low end. Gains do not add up: what is left is the interaction. A promise that rests on
 more than 20 % unexplained path is a range up to its bound, or unknown where there is no bound; its low end counts on
 no more of the bound than the explained share.
@@ -122,6 +123,8 @@ class Waterfall:
     """The ceiling of hiding."""
     if_nothing_sent: Lever
     """The ceiling of sending less."""
+    if_half_transfer: Lever
+    """Half the bytes, or twice the rate."""
     explained: Explained
 
 
@@ -181,9 +184,9 @@ def waterfall(
         _contention(timeline, isolated, limits, gain, rests)
         if alone is None
         else _promise("contention", (gain(**alone),) * 2, _stretched(timeline, part, interference), rests),
-        lever("communication", limits.exposed_on_path_ns, communication=False),
+        lever("communication", limits.exposed_on_path_ns, transfer=0.0),
     )
-    everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "communication": False, "queued": False}
+    everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "transfer": 0.0, "queued": False}
     if isolated is not None:
         everything["work_ns"] = isolated.high_ns
     if alone is not None:
@@ -203,10 +206,11 @@ def waterfall(
         ),
         if_nothing_sent=_ceiling(
             "if_nothing_sent",
-            gain(communication=False, possible=False),
-            "transfers took no time at all"
+            gain(transfer=0.0, calls=False, possible=False),
+            "transfers, and the host's calls for them, took no time at all"
             + ("; what they slow beside them is not in it" if interference is None else ", and nothing of the cores"),
         ),
+        if_half_transfer=lever("if_half_transfer", limits.exposed_on_path_ns, transfer=0.5),
         explained=rests,
     )
 

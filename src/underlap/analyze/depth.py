@@ -46,6 +46,7 @@ class Depth:
     joint: LeverRow | None
     if_independent: LeverRow | None
     if_nothing_sent: LeverRow | None
+    if_half_transfer: LeverRow | None
     levers_unknown: str | None
     bound: BoundReport | None
     prediction: PredictionReport | None
@@ -83,6 +84,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
             joint=None,
             if_independent=None,
             if_nothing_sent=None,
+            if_half_transfer=None,
             levers_unknown=None,
             bound=None,
             prediction=None,
@@ -136,6 +138,7 @@ def explore(  # noqa: PLR0913, PLR0917 - everything that the account has found
         joint=_joint(waterfall, most) if waterfall else None,
         if_independent=_lever(waterfall.if_independent, most, waterfall.explained) if waterfall else None,
         if_nothing_sent=_lever(waterfall.if_nothing_sent, without_transfer, waterfall.explained) if waterfall else None,
+        if_half_transfer=_lever(waterfall.if_half_transfer, without_transfer, waterfall.explained) if waterfall else None,
         levers_unknown=refused,
         bound=BoundReport(
             lower_bound_ns=lower,

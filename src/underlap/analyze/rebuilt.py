@@ -42,8 +42,10 @@ class Changes:
     """False: compute and communication of one lane do not wait for each other."""
     work_ns: Int64 | None = None
     """Durations of operations instead of those observed, without waiting. Shape (len(ops),)."""
-    communication: bool = True
-    """False: transfers take no time."""
+    transfer: float = 1.0
+    """Transfers last so many times as long."""
+    calls: bool = True
+    """False: what the host does to launch communication takes no time."""
     possible: bool = True
     """False: what merely had ended before, in another lane, need not have."""
     queued: bool = True
@@ -160,6 +162,8 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
     lag = edges.lag_ns[keep]
     if changes.evened is not None:
         lag = np.where(host & (lag > 0), np.maximum(lag - changes.evened.host_ns[edges.target[keep]], 0), lag)
+    if not changes.calls:
+        lag = np.where(host & (lag > 0), np.maximum(lag - _calls(timeline, graph)[edges.source[keep]], 0), lag)
     lag = np.where(host & (lag > 0), np.rint(lag * changes.host).astype(np.int64), lag)
     lag = lag + _delays(graph, changes)[edges.target[keep]]
     extra = _lane_by_class(timeline, part) if not changes.serialized else (np.empty(0, np.int64),) * 2
@@ -209,8 +213,7 @@ def _settled(timeline: Timeline, graph: Graph, part: Window, changes: Changes, p
     transfer = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
     if changes.work_ns is not None:
         transfer = np.where(_communicates(timeline), changes.work_ns, transfer)
-    if not changes.communication:
-        transfer = np.zeros(size, dtype=np.int64)
+    transfer = np.rint(transfer * changes.transfer).astype(np.int64)
     inside = part.nodes < size
     rows = part.nodes[inside]
     start, end, work = graph.start_ns[:size].copy(), graph.end_ns[:size].copy(), plan.work_ns
@@ -230,6 +233,21 @@ def close(part: Window, times: Times) -> int:
     """When the window closes: with the first start of what follows it, or where nothing does, as long after its last end as
     it did."""
     return int(np.concatenate([times.start_ns[part.border], times.end_ns[part.ends], [part.begin_ns]]).max()) + part.tail_ns
+
+
+def _calls(timeline: Timeline, graph: Graph) -> Int64:
+    """Of each node that launches communication and nothing else: how long that call lasted on the host. 0 elsewhere."""
+    edges, host = graph.edges, timeline.host
+    launches = edges.kind == EdgeKind.LAUNCH
+    source, sends = edges.source[launches], np.append(_communicates(timeline), False)[edges.target[launches]]
+    calls = np.zeros(len(graph), dtype=bool)
+    calls[source] = True
+    calls[source[~sends]] = False
+    calls &= graph.host >= 0
+    found = np.zeros(len(graph), dtype=np.int64)
+    rows = graph.host[calls]
+    found[calls] = host.end_ns[rows] - host.start_ns[rows]
+    return found
 
 
 def _delays(graph: Graph, changes: Changes) -> Int64:
@@ -380,7 +398,8 @@ def _work(timeline: Timeline, graph: Graph, part: Window, changes: Changes) -> t
     if changes.work_ns is not None:
         fixed = work[:size] - transfer[:size]
         work[:size] = changes.work_ns + np.where(rendezvous[:size] >= 0, 0, fixed)
-    if not changes.communication:
+    if changes.transfer != 1.0:
         rows = np.flatnonzero(_communicates(timeline))
-        work[rows] = np.where(rendezvous[rows] >= 0, 0, work[rows] - transfer[rows])
+        saved = transfer[rows] - np.rint(changes.transfer * transfer[rows]).astype(np.int64)
+        work[rows] = np.maximum(work[rows] - saved, 0)
     return work[part.nodes], rendezvous[part.nodes].astype(np.int32)

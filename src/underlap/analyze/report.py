@@ -144,6 +144,7 @@ def report(
         joint_lever=deeper.joint if deeper else None,
         if_independent=deeper.if_independent if deeper else None,
         if_nothing_sent=deeper.if_nothing_sent if deeper else None,
+        if_half_transfer=deeper.if_half_transfer if deeper else None,
         levers_unknown=deeper.levers_unknown if deeper else None,
         bound=deeper.bound if deeper else None,
         step_prediction=deeper.prediction if deeper else None,

@@ -200,6 +200,8 @@ def _levers(report: Report, decimals: int) -> list[str]:
         rows.append(f"  {'ceiling, if independent':<24} {_gain(report.if_independent, decimals)}")
     if report.if_nothing_sent:
         rows.append(f"  {'ceiling, nothing sent':<24} {_gain(report.if_nothing_sent, decimals)}")
+    if report.if_half_transfer:
+        rows.append(f"  {'transfers half as long':<24} {_gain(report.if_half_transfer, decimals)}")
     rows = ["by replay the window would be shorter by (not additive):", *rows] if rows else []
     if report.levers_unknown:
         rows.append(f"what each lever would win is not known: {clean(report.levers_unknown)}")

@@ -73,7 +73,7 @@ class Job:
 
 BOTH = "both"
 """The folder of the record of both plans of a comparison in one: the last steps of each, in turns."""
-IN_TURNS = 8
+IN_TURNS = 16
 """So many of each."""
 
 
