@@ -13,6 +13,7 @@ import msgspec
 from underlap import inputs
 from underlap.flows.run import Asked
 from underlap.model import Model
+from underlap.run import comparing
 from underlap.run.ceilings import LeftOut
 from underlap.run.fabric_spec import fabric_spec
 from underlap.run.priority import Priority
@@ -141,8 +142,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[str | None, str | None]
     promises: tuple[dict[str, tuple[float, float] | None], dict[str, tuple[float, float] | None]]
     """By lever, ms per step."""
-    policy_compute: float
-    """Of the policy."""
+    more_compute: tuple[float, float, float]
+    """Of the policy over that of the baseline, of steps in turns: value, low, high."""
     ceiling: tuple[float, float, float] | None
     """What steps with something left out won, of the plan that the case says: value, low, high."""
     slower: tuple[float, float, float] | None
@@ -229,7 +230,9 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
         promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
-        policy_compute=_median(policy, "compute_ns"),
+        more_compute=_in_ms(
+            *comparing.interval([two.compute_ns - one.compute_ns for one, two in zip(base.parts, policy.parts, strict=True)])
+        ),
         ceiling=next((_in_ms(one.won_ns, one.won_low_ns, one.won_high_ns) for one in trial.ceilings), None),
         slower=_slower(trial.slowdown),
         made_with=f"torch {importlib.metadata.version('torch')}, Python {platform.python_version()}, {os.cpu_count()} cores",
@@ -244,7 +247,7 @@ def _slower(found: Slowdown | None) -> tuple[float, float, float] | None:
     return _in_ms(found.cost_ns, found.cost_low_ns, found.cost_high_ns)
 
 
-def _in_ms(value: int, low: int, high: int) -> tuple[float, float, float]:
+def _in_ms(value: float, low: float, high: float) -> tuple[float, float, float]:
     return value / 1e6, low / 1e6, high / 1e6
 
 
@@ -421,16 +424,16 @@ CASES = (
     _short("unshaped short, default priority", "unshaped", "default"),
     _short("short", "500mbit"),
     Case(
-        name="buckets",
+        name="weights",
         section="planted",
         width=512,
         intermediate=2048,
         layers=4,
-        workload=TRAIN.format(2, 1).replace("seq=128", "seq=32"),
-        layout="dp=2",
-        policy="dp=bucket:2MB",
+        workload="prefill,batch=4,seq=64,precision=fp32",
+        layout="fsdp=2",
+        policy="fsdp=prefetch:1",
         links="unshaped",
-        repetitions=31,
+        repetitions=61,
     ),
     # The same over links of twice the rate.
     dataclasses.replace(_train("train 0.4 twice", (128, 128, 8), 16), section="planted", links="1gbit"),

@@ -24,7 +24,7 @@ with `underlap run --ab --fabric --priority` on two ranks.
   baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
   computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (31 of `buckets`, 21 of those with short messages, 15 of the others without a rate) in turns. policy / baseline: the median of
+  (61 of `weights`, 21 of those with short messages, 15 of the others without a rate) in turns. policy / baseline: the median of
   the ratios of neighbors, with the order statistics that hold it with 95 %.
 * bound: max(compute of the slower rank + taken, communication). above: how far the policy's step is above it. Expected: at most
   8 %, 12 % at the corner (ratio 0.8 to 1.25), where the conditions hold.
@@ -244,9 +244,9 @@ Named first (contention: established) in {named} of {len(found)}; the high end o
 {100 * TOLERANCE:.0f} % of the change in {kept}; the change in the range of the promise (give or take as much) in {inside}. A
 promise whose low end is 0 says at most so much. Of dependence the change is that of a step which waits for no result before its
 end, in turns with the baseline's (`--ceilings`: what it computes is wrong); beside it what the policy wins, which leaves the ends
-exposed, and halves. Without sending, compute is quicker than it is between transfers: what passes through a core takes its caches.
-No recording tells by how much, so this promise falls short. Contention exposes nothing and is no cause of exposure: it is found
-where the steps of both plans are in one record (`--record`, folder both), as compute that is slower beside communication.
+exposed, and halves. Without sending, compute is quicker than it is between transfers, as what passes through a core takes its
+caches. No recording tells by how much, so this promise falls short. Contention exposes nothing and is no cause of exposure: it is
+found where the steps of both plans are in one record (`--record`, folder both), as compute that is slower beside communication.
 """
 
 
@@ -271,10 +271,11 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
     against("train 0.4", "train 0.4 twice", "too little compute; links of twice the rate", little, "if_half_transfer")
     against("slow link", "even link", "a link of half the rate; of the same as the other", ("fabric_bound",), "if_half_transfer")
     against("slowed rank", "map 3", "a third of rank 1's core taken by another process; not taken", ("late_peer",), "stragglers")
-    if "buckets" in rows:
-        one = rows["buckets"]
-        said = "contention; against the same compute alone (buckets)"
-        found.append(Planted(said, one, BOTH, (), "contention", one.policy_compute - one.compute))
+    if "weights" in rows:
+        one = rows["weights"]
+        value, low, high = one.more_compute
+        said = "contention; against the same compute alone (weights)"
+        found.append(Planted(said, one, BOTH, (), "contention", value, None, (low, high)))
     return found
 
 

@@ -139,7 +139,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     host_issue_share: float
     """The larger of the two."""
     hidden_ns: tuple[int, int]
-    """Communication hidden behind compute, mean per rank, of baseline and policy in their median step."""
+    """Communication hidden behind compute, mean per rank, of baseline and policy in their typical step."""
     notes: list[str]
 
 

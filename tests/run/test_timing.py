@@ -7,7 +7,7 @@ from underlap.plan import OpKind
 from underlap.planner import plan as planned
 from underlap.run.program import Program, compiled
 from underlap.run.times import Record
-from underlap.run.timing import Account, arrivals, begins, times
+from underlap.run.timing import Account, arrivals, begins, times, typical
 
 STEP_NS = 1000
 
@@ -59,3 +59,16 @@ def test_without_a_common_clock_transfer_is_unknown() -> None:
     of = program(0)
 
     assert times(of, [record(of, 0)], each=False).accounts[0].transfer_ns is None
+
+
+def test_the_typical_repetition_is_near_the_medians_of_all_parts_and_not_of_the_step_alone() -> None:
+    def account(compute: int) -> Account:
+        rest = {"transfer_ns": None, "hidden_ns": 0, "exposed_ns": 0, "library_cpu_ns": 0, "core_ns": None, "stolen_ns": None}
+        return Account(compute_ns=compute, communication_ns=500, **rest)
+
+    # The step of the median took half as long again to compute, which communication covered.
+    steps = [990, 1000, 1004, 1010, 1020]
+    computes = [[400, 600, 400, 410, 400], [400, 600, 402, 410, 400]]
+
+    assert typical(steps, [[account(each) for each in rank] for rank in computes]) == 2
+    assert typical([5], [[account(1)]]) == 0

@@ -97,8 +97,8 @@ class Seen(msgspec.Struct, kw_only=True):
     unmatched_keys: int
     loss: float | None
     tokens: list[int] | None
-    median: int
-    """The repetition of the median step time, which the records show in a comparison."""
+    typical: int
+    """The repetition that the records show in a comparison."""
     times: list[RankTimes]
     """By rank."""
     sent: list[int]

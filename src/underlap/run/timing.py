@@ -56,6 +56,22 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where they were not asked for."""
 
 
+def typical(step_ns: Sequence[int], accounts: Sequence[Sequence[Account]]) -> int:
+    """The repetition nearest to the medians of step, compute and communication. `accounts`: by rank, of each repetition.
+
+    By its step alone one may be typical in which compute took half as long again, and nobody had to wait for it.
+    """
+    parts = [
+        np.array(step_ns, dtype=np.float64),
+        *(
+            np.mean([[getattr(each, name) for each in rank] for rank in accounts], axis=0)
+            for name in ("compute_ns", "communication_ns")
+        ),
+    ]
+    away = sum(np.abs(part / (np.median(part) or 1.0) - 1) for part in parts)
+    return int(np.argmin(away))
+
+
 def begins(program: Program, records: Sequence[Record]) -> list[dict[str, int]]:
     """Of each record: when this rank came to each transfer, by structural key."""
     return [{key: begin for key, begin, _ in _sent(program, record)} for record in records]

@@ -36,7 +36,7 @@ from underlap.run.recording import document, document_of_steps, encoded, host_sh
 from underlap.run.session import Session
 from underlap.run.stepping import Stepper
 from underlap.run.times import Record
-from underlap.run.timing import RankTimes, arrivals, begins, times
+from underlap.run.timing import RankTimes, arrivals, begins, times, typical
 from underlap.run.weights import Parameters, Seeded
 from underlap.workload import Decode
 
@@ -250,7 +250,8 @@ def _finish(
     for name, engine in engines.items():
         last = results.last[name]
         steps = _of_slowest(session, [record.duration_ns for record in records[name]])
-        middle = sorted(range(len(steps)), key=steps.__getitem__)[len(steps) // 2]
+        timed = _times(session, job, engine, records[name])
+        middle = typical(steps, [each.accounts for each in timed])
         shown = records[name][-RECORDED:] if len(engines) == 1 else [records[name][middle]]
         trace = _write(job, name, engine, shown, core)
         counted: dict[tuple[str, str], int] = sum(map(Counter, session.gathered(last.counted)), Counter())
@@ -268,8 +269,8 @@ def _finish(
                 unmatched_keys=sum(session.gathered(unmatched(engine, trace, len(shown)))),
                 loss=sum(session.gathered(last.loss)) if trains(engine.job) else None,
                 tokens=_tokens(session, engine, last),
-                median=middle,
-                times=_times(session, job, engine, records[name]),
+                typical=middle,
+                times=timed,
                 sent=[sent - idle[0] for sent, _ in passed],
                 received=[received - idle[1] for _, received in passed],
             )
