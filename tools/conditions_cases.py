@@ -52,6 +52,8 @@ class Case:
     repetitions: int = REPETITIONS
     ceiling: tuple[str, LeftOut] | None = None
     """(baseline or policy, what its steps leave out), to hold a promise to."""
+    promised: bool = False
+    """A promise is held to another case."""
 
     @property
     def launch(self) -> str:
@@ -92,6 +94,7 @@ class Case:
             fabric=fabric_spec(self.links),
             priority=self.priority,
             ceilings=() if self.ceiling is None else (self.ceiling,),
+            each_step=self.promised or self.ceiling is not None,
         )
 
 
@@ -141,7 +144,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of exposed time, largest first, ms per step and rank; of baseline and policy."""
     late: tuple[str | None, str | None]
     promises: tuple[dict[str, tuple[float, float] | None], dict[str, tuple[float, float] | None]]
-    """By lever, ms per step."""
+    """By lever, ms per step: medians over steps. Of planted causes."""
     more_compute: tuple[float, float, float]
     """Of the policy over that of the baseline, of steps in turns: value, low, high."""
     ceiling: tuple[float, float, float] | None
@@ -229,7 +232,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         attempts=attempt,
         causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
-        promises=tuple(_promises(each) for each in reports),  # type: ignore[arg-type]  # two of them
+        promises=(_promises(trial, base.name), _promises(trial, policy.name)),
         more_compute=_in_ms(
             *comparing.interval([two.compute_ns - one.compute_ns for one, two in zip(base.parts, policy.parts, strict=True)])
         ),
@@ -277,13 +280,8 @@ def spread(steps: list[int]) -> float:
     return (high - low) / middle
 
 
-def _promises(report: object) -> dict[str, tuple[float, float] | None]:
-    levers = [*report.levers, report.if_independent, report.if_nothing_sent, report.if_half_transfer]  # type: ignore[attr-defined]  # a Report
-    return {
-        one.lever: None if one.at_least_ns is None or one.at_most_ns is None else (one.at_least_ns / 1e6, one.at_most_ns / 1e6)
-        for one in levers
-        if one is not None
-    }
+def _promises(trial: Trial, plan: str) -> dict[str, tuple[float, float] | None]:
+    return {one.lever: (one.at_least_ns / 1e6, one.at_most_ns / 1e6) for one in trial.promises if one.plan == plan}
 
 
 def _map(name: str, shape: tuple[int, int], prompts: int, links: str = "500mbit", intermediate: int | None = None) -> Case:
@@ -424,25 +422,23 @@ CASES = (
     _short("unshaped short, default priority", "unshaped", "default"),
     _short("short", "500mbit"),
     Case(
-        name="weights",
+        name="buckets",
         section="planted",
-        width=512,
-        intermediate=2048,
-        layers=4,
-        workload="prefill,batch=4,seq=64,precision=fp32",
-        layout="fsdp=2",
-        policy="fsdp=prefetch:1",
+        width=256,
+        intermediate=1024,
+        layers=8,
+        workload=TRAIN.format(2, 1).replace("seq=128", "seq=32"),
+        layout="dp=2",
+        policy="dp=bucket:1MB",
         links="unshaped",
-        repetitions=61,
+        repetitions=41,
     ),
     # The same over links of twice the rate.
     dataclasses.replace(_train("train 0.4 twice", (128, 128, 8), 16), section="planted", links="1gbit"),
     dataclasses.replace(_map("even link", (1152, 6), 4), section="planted"),
-    dataclasses.replace(
-        _map("slow link", (1152, 6), 4, "500mbit,rank1=250mbit"), section="planted", ceiling=("policy", "messages")
-    ),
+    dataclasses.replace(_map("slow link", (1152, 6), 4, "500mbit,rank1=250mbit"), section="planted", promised=True),
     # The shape of map 3, of whose communication next to nothing is exposed by itself.
-    dataclasses.replace(_map("slowed rank", (1152, 8), 4, "2gbit"), section="planted", slowed=True),
+    dataclasses.replace(_map("slowed rank", (1152, 8), 4, "2gbit"), section="planted", slowed=True, promised=True),
 )
 
 INDEPENDENT = tuple(case.name for case in CASES if case.ceiling == ("baseline", "waits"))

@@ -24,7 +24,7 @@ with `underlap run --ab --fabric --priority` on two ranks.
   baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
   computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (61 of `weights`, 21 of those with short messages, 15 of the others without a rate) in turns. policy / baseline: the median of
+  (41 of `buckets`, 21 of those with short messages, 15 of the others without a rate) in turns. policy / baseline: the median of
   the ratios of neighbors, with the order statistics that hold it with 95 %.
 * bound: max(compute of the slower rank + taken, communication). above: how far the policy's step is above it. Expected: at most
   8 %, 12 % at the corner (ratio 0.8 to 1.25), where the conditions hold.
@@ -88,8 +88,9 @@ Then a transfer is copying by the cores that compute: what communication takes i
 """,
     "planted": """## Planted causes
 
-What `underlap analyze` says of the recorded step (the median one), and what removing the cause changed when it was measured.
-Times are ms per step; exposed causes are means per rank.
+What `underlap analyze` says, and what removing the cause changed when it was measured. Named is the cause in the recorded step,
+the most typical one; a promise is the median of those that each measured step makes by itself. Times are ms per step; exposed
+causes are means per rank.
 
 """,
 }
@@ -271,10 +272,10 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
     against("train 0.4", "train 0.4 twice", "too little compute; links of twice the rate", little, "if_half_transfer")
     against("slow link", "even link", "a link of half the rate; of the same as the other", ("fabric_bound",), "if_half_transfer")
     against("slowed rank", "map 3", "a third of rank 1's core taken by another process; not taken", ("late_peer",), "stragglers")
-    if "weights" in rows:
-        one = rows["weights"]
+    if "buckets" in rows:
+        one = rows["buckets"]
         value, low, high = one.more_compute
-        said = "contention; against the same compute alone (weights)"
+        said = "contention; against the same compute alone (buckets)"
         found.append(Planted(said, one, BOTH, (), "contention", value, None, (low, high)))
     return found
 

@@ -180,7 +180,19 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     won_high_ns: int
     """Order statistics of the differences that hold their median with at least 95 %."""
     promised_ns: int | None
-    """What the Report says is won at most, per step. Null where it does not."""
+    """What `promises` say is won at most. Null where they do not."""
+
+
+class Promised(msgspec.Struct, frozen=True, kw_only=True):
+    """What the analysis says that a lever would win of a step: medians over the measured steps, each analyzed by itself."""
+
+    plan: str
+    lever: str
+    """As in a Report."""
+    at_least_ns: int
+    at_most_ns: int
+    steps: int
+    """So many of them knew."""
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,7 +301,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: Slowdown | None = None
     """Null without --ab, and where a pass cuts operations into parts, which nothing is there to compare with."""
     ceilings: list[Ceiling] = []
-    """Empty without --ceilings."""
+    """This and the next: empty without --ceilings."""
+    promises: list[Promised] = []
     notes: list[str] = []
     prediction: Foretold | None = None
     """Null without --predict. The one part that is simulated."""

@@ -29,7 +29,7 @@ from underlap.run import comparing
 from underlap.run.ceilings import LEFT_OUT, LeftOut, check_ceilings
 from underlap.run.fabric import INTERFACE, Fabric
 from underlap.run.fabric_spec import FabricSpec, fabric_spec
-from underlap.run.job import BOTH, Job
+from underlap.run.job import BOTH, Job, steps_of
 from underlap.run.priority import Priority
 from underlap.run.program import compiled
 from underlap.run.supported import check_runnable
@@ -73,6 +73,8 @@ class Asked:
     priority: Priority = "default"
     ceilings: tuple[tuple[str, LeftOut], ...] = ()
     """(plan, what its steps leave out), measured behind the comparison."""
+    each_step: bool = False
+    """Every measured step is analyzed, not one alone: what a lever wins has a range then."""
 
 
 def asked(
@@ -101,7 +103,8 @@ def asked(
     )
     if ceilings:
         of = (BASELINE, POLICY) if made.compared else (BASELINE,)
-        made = dataclasses.replace(made, ceilings=tuple((name, left_out) for name in of for left_out in LEFT_OUT))
+        pairs = tuple((name, left_out) for name in of for left_out in LEFT_OUT)
+        made = dataclasses.replace(made, ceilings=pairs, each_step=True)
     made.layout.check_model(made.model)
     made.policy.check_layout(made.layout)
     check_workload(made.workload, made.layout, made.model)
@@ -284,6 +287,7 @@ def _cleared(what: Asked) -> None:
     kinds = [f"{name}{kind}" for name in (BASELINE, POLICY) for kind in ("", "-profile", "-profiled")]
     kinds.append(BOTH)
     old = [path for kind in kinds for path in sorted((folder / kind).glob("rank*.json"))]
+    old += [path for name in (BASELINE, POLICY) for path in sorted(steps_of(folder, name).glob("*/rank*.json"))]
     if old and not what.force:
         raise OptionError(
             f"record: {folder} has records of an earlier run ({old[0].parent.name}): name another one, or pass --force"
@@ -335,6 +339,7 @@ def _job(what: Asked, plans: list[Planned], folder: Path) -> Job:
         interface=INTERFACE if what.fabric is not None else None,
         priority=what.priority,
         ceilings=what.ceilings,
+        each_step=what.each_step,
         share_cores=what.share_cores,
     )
 

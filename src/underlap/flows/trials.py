@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,9 @@ from underlap.report import Report
 from underlap.run import comparing
 from underlap.run.ceilings import LEVER
 from underlap.run.fabric_spec import fabric_text
-from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling
+from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling, steps_of
 from underlap.run.timing import Account
-from underlap.trial import Ceiling, Comparison, ControlBytes, RunBytes, Slowdown, StepParts, Trial, Variant, WireBytes
+from underlap.trial import Ceiling, Comparison, ControlBytes, Promised, RunBytes, Slowdown, StepParts, Trial, Variant, WireBytes
 from underlap.workload import Train, workload_text
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     job.outcome.unlink()
     variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
     reports = [analyze(job.folder / each.name) for each in plans]
+    promises = [one for each in plans for one in _promises(job, each.name)] if what.each_step else []
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     predictions = [each.prediction for each in plans if each.prediction is not None]
     told = foretold(scenario, predictions, outcome.seen, ab) if scenario is not None else None
@@ -57,7 +59,8 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
         policy=reports[1] if what.compared else None,
         ab=ab,
         slowdown=_slowdown(job) if outcome.both else None,
-        ceilings=[_ceiling(seen, reports[[each.name for each in plans].index(seen.plan)]) for seen in outcome.ceilings],
+        ceilings=[_ceiling(seen, promises) for seen in outcome.ceilings],
+        promises=promises,
         notes=notes,
         fabric=fabric_text(what.fabric) if what.fabric is not None else None,
         priority=what.priority,
@@ -133,12 +136,31 @@ def _variant(made: Planned, seen: Seen, barrier_bytes: int) -> Variant:
     )
 
 
-def _ceiling(seen: SeenCeiling, report: Report) -> Ceiling:
+def _promises(job: Job, plan: str) -> list[Promised]:
+    """Of every lever that each measured step knows: the median over steps."""
+    said: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for number in range(job.repetitions):
+        report = analyze(steps_of(job.folder, plan) / str(number), deep=True)
+        others = (report.if_independent, report.if_nothing_sent, report.if_half_transfer)
+        for one in (*report.levers, *(row for row in others if row is not None)):
+            if one.at_least_ns is not None and one.at_most_ns is not None:
+                said[one.lever].append((one.at_least_ns, one.at_most_ns))
+    return [
+        Promised(
+            plan=plan,
+            lever=lever,
+            at_least_ns=round(statistics.median(least for least, _ in values)),
+            at_most_ns=round(statistics.median(most for _, most in values)),
+            steps=len(values),
+        )
+        for lever, values in said.items()
+    ]
+
+
+def _ceiling(seen: SeenCeiling, promises: Sequence[Promised]) -> Ceiling:
     won = [planned - step for planned, step in zip(seen.planned_ns, seen.step_ns, strict=True)]
     middle, low, high = comparing.interval(won)
     lever = LEVER[seen.left_out]
-    said = report.if_independent if lever == "if_independent" else report.if_nothing_sent
-    steps = len(report.window.steps_used or report.window.steps_found) or 1
     return Ceiling(
         plan=seen.plan,
         left_out=seen.left_out,
@@ -148,7 +170,7 @@ def _ceiling(seen: SeenCeiling, report: Report) -> Ceiling:
         won_ns=round(middle),
         won_low_ns=round(low),
         won_high_ns=round(high),
-        promised_ns=None if said is None or said.at_most_ns is None else round(said.at_most_ns / steps),
+        promised_ns=next((one.at_most_ns for one in promises if (one.plan, one.lever) == (seen.plan, lever)), None),
     )
 
 

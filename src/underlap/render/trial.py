@@ -87,7 +87,7 @@ def _slowdown_line(found: Slowdown) -> str:
 
 
 def _ceiling_line(ceiling: Ceiling) -> str:
-    """Times of the slowest rank; the promise is of the recorded step."""
+    """Times of the slowest rank."""
     promised = "unknown" if ceiling.promised_ns is None else f"{milliseconds(ceiling.promised_ns, 2)} ms at most"
     won = [milliseconds(value, 2) for value in (ceiling.won_ns, ceiling.won_low_ns, ceiling.won_high_ns)]
     return (

@@ -48,6 +48,8 @@ class Job:
     priority: Priority = "default"
     ceilings: tuple[tuple[str, LeftOut], ...] = ()
     """(plan, what its steps leave out): measured behind all others, as what they compute is wrong."""
+    each_step: bool = False
+    """Every measured step is recorded, each in a folder of its own: `steps_of`."""
     share_cores: bool = False
     """Several ranks on a core: what one leaves of it another one takes."""
 
@@ -69,6 +71,11 @@ class Job:
         )
         named = self.checkpoint.name if self.checkpoint else None
         return repr((*said, named, [name for name, _ in self.plans], importlib.metadata.version("torch")))
+
+
+def steps_of(folder: Path, plan: str) -> Path:
+    """Where the records of every step of a plan are: 0, 1, ..."""
+    return folder / f"{plan}-steps"
 
 
 BOTH = "both"

@@ -26,7 +26,7 @@ from underlap.run.ceilings import LeftOut
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.core import Core
 from underlap.run.engine import Engine, Inputs, trains
-from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling
+from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling, steps_of
 from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
@@ -254,6 +254,8 @@ def _finish(
         middle = typical(steps, [each.accounts for each in timed])
         shown = records[name][-RECORDED:] if len(engines) == 1 else [records[name][middle]]
         trace = _write(job, name, engine, shown, core)
+        if job.each_step:
+            _write_each(job, name, engine, records[name], core)
         counted: dict[tuple[str, str], int] = sum(map(Counter, session.gathered(last.counted)), Counter())
         control: dict[tuple[str, str, str], int] = sum(map(Counter, session.gathered(last.control)), Counter())
         shares = session.gathered(statistics.mean(host_share(engine.program, record) for record in records[name]))
@@ -331,6 +333,13 @@ def _write(job: Job, name: str, engine: Engine, shown: list[Record], core: float
     trace = document(engine.program, shown, job.workload.precision, engine.memory.device.index or 0, core)
     _put(job.folder / name, engine.program.rank, trace)
     return trace
+
+
+def _write_each(job: Job, name: str, engine: Engine, records: list[Record], core: float | None) -> None:
+    """Every step by itself."""
+    for number, record in enumerate(records):
+        trace = document(engine.program, [record], job.workload.precision, core_ns=core)
+        _put(steps_of(job.folder, name) / str(number), engine.program.rank, trace)
 
 
 def _comparable(engines: dict[str, Engine]) -> bool:
