@@ -47,7 +47,7 @@ def asked(priority: Priority = "communication") -> Asked:
 
 @pytest.fixture(scope="module")
 def trials() -> dict[str, Trial]:
-    first = _with(asked(), ceilings=(BASELINE_WITHOUT_WAITS, POLICY_WITHOUT_MESSAGES))
+    first = _with(asked(), ceilings=(BASELINE_WITHOUT_WAITS, POLICY_WITHOUT_MESSAGES), each_step=("baseline",))
     found = run_each([first, asked("compute")])
     return dict(zip(("communication", "compute"), found, strict=True))
 

@@ -73,8 +73,8 @@ class Asked:
     priority: Priority = "default"
     ceilings: tuple[tuple[str, LeftOut], ...] = ()
     """(plan, what its steps leave out), measured behind the comparison."""
-    each_step: bool = False
-    """Every measured step is analyzed, not one alone: what a lever wins has a range then."""
+    each_step: tuple[str, ...] = ()
+    """Plans of which every measured step is analyzed, not one alone."""
 
 
 def asked(
@@ -104,7 +104,7 @@ def asked(
     if ceilings:
         of = (BASELINE, POLICY) if made.compared else (BASELINE,)
         pairs = tuple((name, left_out) for name in of for left_out in LEFT_OUT)
-        made = dataclasses.replace(made, ceilings=pairs, each_step=True)
+        made = dataclasses.replace(made, ceilings=pairs, each_step=of)
     made.layout.check_model(made.model)
     made.policy.check_layout(made.layout)
     check_workload(made.workload, made.layout, made.model)

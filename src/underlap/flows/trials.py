@@ -40,7 +40,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     job.outcome.unlink()
     variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
     reports = [analyze(job.folder / each.name) for each in plans]
-    promises = [one for each in plans for one in _promises(job, each.name)] if what.each_step else []
+    promises = [one for plan in job.each_step for one in _promises(job, plan)]
     ab = _comparison(what, variants, reports, outcome) if what.compared else None
     predictions = [each.prediction for each in plans if each.prediction is not None]
     told = foretold(scenario, predictions, outcome.seen, ab) if scenario is not None else None

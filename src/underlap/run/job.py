@@ -48,8 +48,8 @@ class Job:
     priority: Priority = "default"
     ceilings: tuple[tuple[str, LeftOut], ...] = ()
     """(plan, what its steps leave out): measured behind all others, as what they compute is wrong."""
-    each_step: bool = False
-    """Every measured step is recorded, each in a folder of its own: `steps_of`."""
+    each_step: tuple[str, ...] = ()
+    """Plans of which every measured step is recorded, each in a folder of its own: `steps_of`."""
     share_cores: bool = False
     """Several ranks on a core: what one leaves of it another one takes."""
 

@@ -254,7 +254,7 @@ def _finish(
         middle = typical(steps, [each.accounts for each in timed])
         shown = records[name][-RECORDED:] if len(engines) == 1 else [records[name][middle]]
         trace = _write(job, name, engine, shown, core)
-        if job.each_step:
+        if name in job.each_step:
             _write_each(job, name, engine, records[name], core)
         counted: dict[tuple[str, str], int] = sum(map(Counter, session.gathered(last.counted)), Counter())
         control: dict[tuple[str, str, str], int] = sum(map(Counter, session.gathered(last.control)), Counter())
