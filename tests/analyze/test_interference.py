@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analyze.drawn import COMMUNICATION, COMPUTE, US, Op, timeline, waits_by_order, whole
+from underlap import intervals, replay
 from underlap.analyze import graph, rebuilt
-from underlap.analyze.interference import interference, stretch
+from underlap.analyze.interference import interference, links, shared, stretch
 from underlap.analyze.rebuilt import Changes
 from underlap.columns import Int64
 from underlap.timeline import Timeline
@@ -180,3 +181,80 @@ def test_another_origin_of_the_clock_changes_nothing(drawn: Timeline, shift: int
     assert (one is None) == (other is None)
     if one is not None and other is not None:
         assert np.abs(one.stretch_ns - other.stretch_ns).max() <= 1
+
+
+# ---- transfers of one group share its link
+
+
+def over_gloo(drawn: Timeline) -> Timeline:
+    """Ranks that compute on cores, all calls in one group."""
+    ranks = tuple(dataclasses.replace(info, on_cpu=True) for info in drawn.ranks)
+    calls = drawn.collectives
+    return dataclasses.replace(drawn, ranks=ranks, collectives=calls.replace(group=np.zeros(len(calls), dtype=np.int32)))
+
+
+def two_at_once(first: tuple[int, int], second: tuple[int, int]) -> Timeline:
+    ops = [Op(lane, *span, op_class=COMMUNICATION, call=lane - 1) for lane, span in ((1, first), (2, second))]
+    return over_gloo(timeline(*ops, calls=(0, 0)))
+
+
+def longer(drawn: Timeline) -> list[float]:
+    transfer = drawn.ops.end_ns - drawn.ops.start_ns
+    return (shared(links(drawn), transfer, drawn.ops.end_ns) / US).tolist()
+
+
+def test_two_transfers_at_once_take_half_of_the_time_from_each_other() -> None:
+    assert longer(two_at_once((0, 100), (0, 100))) == [50, 50]
+    assert longer(two_at_once((0, 100), (60, 160))) == [20, 20]
+    assert longer(two_at_once((0, 100), (100, 160))) == [0, 0]
+
+
+def test_messages_between_two_ranks_and_lanes_of_a_device_share_nothing() -> None:
+    drawn = two_at_once((0, 100), (0, 100))
+    calls = drawn.collectives
+    messages = dataclasses.replace(drawn, collectives=calls.replace(peer=np.ones(len(calls), dtype=np.int32)))
+    device = dataclasses.replace(drawn, ranks=tuple(dataclasses.replace(info, on_cpu=False) for info in drawn.ranks))
+
+    assert longer(messages) == longer(device) == [0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(recordings())
+def test_what_a_link_carries_is_as_long_as_it_is_busy(drawn: Timeline) -> None:
+    drawn = over_gloo(drawn)
+    ops = drawn.ops
+    transfer = np.where(ops.op_class == COMMUNICATION, ops.end_ns - ops.start_ns, 0)
+    alone = transfer - shared(links(drawn), transfer, ops.end_ns)
+    for info in drawn.ranks:
+        own = (ops.rank == info.rank) & (transfer > 0)
+        busy = intervals.length(intervals.union(ops.start_ns[own], ops.end_ns[own]))
+        assert alone[own].sum() == pytest.approx(busy, abs=len(ops))
+
+
+@settings(max_examples=60, deadline=None)
+@given(recordings())
+def test_unchanged_a_recording_over_gloo_lasts_as_long_as_it_did(drawn: Timeline) -> None:
+    drawn = over_gloo(drawn)
+
+    assert length(drawn) == length(drawn, shared=False)
+
+
+def test_transfers_that_come_to_run_at_once_are_no_shorter_together() -> None:
+    # One after the other, each 100 us; then nothing holds the second any more.
+    drawn = over_gloo(
+        timeline(
+            Op(1, 0, 100, op_class=COMMUNICATION, call=0),
+            Op(0, 100, 150),
+            Op(2, 150, 250, op_class=COMMUNICATION, call=1),
+            calls=(0, 0),
+        )
+    )
+    built = graph.build(drawn)
+    part = rebuilt.window(drawn, built, whole(drawn))
+    plan = rebuilt.network(drawn, built, part, Changes())
+    free = replay.network(plan.lane, plan.work_ns)
+    times = replay.replay(free)
+    settled = rebuilt.settled(drawn, built, part, Changes(), rebuilt.Unsettled(free, times, links(drawn)))
+
+    assert max(times.end_ns) == 100 * US
+    assert max(settled.end_ns) == pytest.approx(200 * US, rel=0.01)

@@ -247,7 +247,7 @@ def _queue(timeline: Timeline, graph: Graph, limits: Limits, gain: Callable[...,
     if len(target) == 0:
         return Lever(name="queue", low_ns=0, high_ns=0, bound_ns=limits.exposed_ns, ceiling=False, reason="")
     shared = gain(queued=False, work_ns=_shared(timeline, graph, target))
-    alone = max(gain(queued=False, possible=False), shared)
+    alone = max(gain(queued=False, possible=False, shared=False), shared)
     least, most = (_promise("queue", (one, one), limits.exposed_ns, rests) for one in (shared, alone))
     reason = least.reason or "those that no longer queue may have to share the link"
     return dataclasses.replace(least, high_ns=most.high_ns, reason=reason if most.high_ns != least.low_ns else "")

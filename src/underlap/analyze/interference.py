@@ -1,11 +1,12 @@
-"""What transfers take of the cores that compute, where a recording tells: compute beside them is longer by as much.
+"""What transfers take of the cores that compute, where a recording tells, and what they take of each other on one link.
 
     rate = core time of a rank / its transfer time, the least of all ranks: on another core something else may have run, too
     work alone = observed - what transfers beside it took;  in a replay = work alone + what transfers beside it take there
 
 The rate is what a transfer takes of the compute beside it. A transfer keeps what it takes however long it lasts: where a lever
 shortens or lengthens it, the rate follows.
-Not modeled: what compute takes of transfers; cache and memory that both use.
+Transfers of one group at the same time share its link equally: each lasts longer by what the others have meanwhile.
+Not modeled: what compute takes of transfers; cache and memory that both use; links of several groups.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from underlap.columns import Int64
+from underlap.columns import NONE, Int64
 from underlap.timeline import OpClass, Timeline
 
 
@@ -63,15 +64,51 @@ def stretch(timeline: Timeline, taken_ns: NDArray[np.float64], transfer_ns: Int6
         if len(sends) == 0 or len(rows) == 0:
             continue
         rate = taken_ns[sends] / transfer_ns[sends]
-        at = np.concatenate([end_ns[sends] - transfer_ns[sends], end_ns[sends]])
-        order = np.argsort(at, kind="stable")
-        at = at[order]
-        # What all transfers together have taken up to each moment at which one begins or ends.
-        rates = np.cumsum(np.concatenate([rate, -rate])[order])
-        until = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(at))])
-        taken = np.interp(end_ns[rows], at, until) - np.interp(start_ns[rows], at, until)
+        taken = _between(start_ns[rows], end_ns[rows], end_ns[sends] - transfer_ns[sends], end_ns[sends], rate)
         found[rows] = np.minimum(np.rint(taken).astype(np.int64), end_ns[rows] - start_ns[rows])
     return found
+
+
+def links(timeline: Timeline) -> list[Int64]:
+    """Operations that share a link whenever they run at once: the collectives of one group on one CPU rank, of which gloo
+    carries out two at a time (a communicator of NCCL one). Messages between two ranks are not among them, as those of two
+    directions do not meet."""
+    ops, calls = timeline.ops, timeline.collectives
+    on_cpu = [info.rank for info in timeline.ranks if info.on_cpu]
+    rows = np.flatnonzero(_transfers(timeline) & (ops.collective >= 0) & np.isin(ops.rank, on_cpu))
+    group, peer = (np.append(column, NONE)[ops.collective[rows]].astype(np.int64) for column in (calls.group, calls.peer))
+    rows, group = rows[(group >= 0) & (peer < 0)], group[(group >= 0) & (peer < 0)]
+    _, link = np.unique(np.column_stack((ops.rank[rows], group)), axis=0, return_inverse=True)
+    found = [rows[link.ravel() == number] for number in range(int(link.max(initial=-1)) + 1)]
+    return [own for own in found if len(np.unique(ops.lane[own])) > 1]
+
+
+def shared(of: list[Int64], transfer_ns: Int64, end_ns: Int64) -> Int64:
+    """By how much each transfer is longer because others use its link meanwhile. `of`: what `links` gave. Shape (len(ops),)."""
+    found = np.zeros(len(end_ns), dtype=np.int64)
+    for own in of:
+        rows = own[transfer_ns[own] > 0]
+        if len(rows) == 0:
+            continue
+        begin, end = end_ns[rows] - transfer_ns[rows], end_ns[rows]
+        at = np.concatenate([begin, end])
+        order = np.argsort(at, kind="stable")
+        at = at[order]
+        running = np.cumsum(np.repeat([1, -1], len(rows))[order])[:-1]
+        lost = np.concatenate([[0.0], np.cumsum((1 - 1 / np.maximum(running, 1)) * np.diff(at))])
+        found[rows] = np.rint(np.interp(end, at, lost) - np.interp(begin, at, lost)).astype(np.int64)
+    return found
+
+
+def _between(start_ns: Int64, end_ns: Int64, since_ns: Int64, until_ns: Int64, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each start and end: what all that runs from `since_ns` to `until_ns`, each at its rate, takes in between."""
+    at = np.concatenate([since_ns, until_ns])
+    order = np.argsort(at, kind="stable")
+    at = at[order]
+    rates = np.cumsum(np.concatenate([rate, -rate])[order])
+    so_far = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(at))])
+    taken: NDArray[np.float64] = np.interp(end_ns, at, so_far) - np.interp(start_ns, at, so_far)
+    return taken
 
 
 def _transfers(timeline: Timeline) -> NDArray[np.bool_]:

@@ -16,13 +16,13 @@ from underlap import replay
 from underlap.analyze.dependences import TURN
 from underlap.analyze.evened import Evened
 from underlap.analyze.graph import MEETING_NS, OP, EdgeKind, Graph
-from underlap.analyze.interference import Interference, stretch
+from underlap.analyze.interference import Interference, links, shared, stretch
 from underlap.columns import NONE, Int32, Int64
 from underlap.replay import NO_RELEASE, Network, Times
 from underlap.timeline import OpClass, Timeline
 
 COMMUNICATING = (OpClass.COMMUNICATION, OpClass.WAIT)
-MOST_ROUNDS, SETTLED = 10, 1e-3
+MOST_ROUNDS, SETTLED = 20, 1e-3
 """Computation that is longer has more transfers beside it, and so on: until no more changes than this share of the window. Each
 round adds the share of a core that transfers take, so a few do."""
 _OF_HOST = (EdgeKind.LAUNCH, EdgeKind.HOST_SYNC, EdgeKind.BUSY, EdgeKind.HANDOFF)
@@ -54,6 +54,8 @@ class Changes:
     """What late ranks do less; None for nothing."""
     inferred: bool = True
     """False: dependences that are only inferred from timing do not hold (a barrier is waited for)."""
+    shared: bool = True
+    """False: transfers of one group take nothing of each other's link."""
     interference: Interference | None = None
     """What transfers take of the compute beside them, wherever they come to lie; None: what lay beside them stays as long."""
 
@@ -201,30 +203,47 @@ def length(timeline: Timeline, graph: Graph, part: Window, changes: Changes = AS
     """How long the window lasts under these changes."""
     plan = network(timeline, graph, part, changes)
     times = replay.replay(plan)
-    if changes.interference is not None:
-        times = _settled(timeline, graph, part, changes, plan, times)
+    # Durations that are given are those beside whatever runs beside them.
+    link = links(timeline) if changes.shared and changes.work_ns is None else []
+    if changes.interference is not None or link:
+        times = settled(timeline, graph, part, changes, Unsettled(plan, times, link))
     return close(part, times) - part.begin_ns
 
 
-def _settled(timeline: Timeline, graph: Graph, part: Window, changes: Changes, plan: Network, times: Times) -> Times:
-    """Times at which computations are as much longer as the transfers take that then run beside them."""
-    felt, size = changes.interference, len(timeline.ops)
-    assert felt is not None
-    transfer = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A replay with durations as they were observed, and the links that operations share."""
+
+    plan: Network
+    times: Times
+    links: list[Int64]
+    """As `interference.links` gives them."""
+
+
+def settled(timeline: Timeline, graph: Graph, part: Window, changes: Changes, first: Unsettled) -> Times:
+    """Times at which computations are as much longer as the transfers take that then run beside them, and transfers as much as
+    others take of their link."""
+    felt, size, plan, times = changes.interference, len(timeline.ops), first.plan, first.times
+    observed = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
     if changes.work_ns is not None:
-        transfer = np.where(_communicates(timeline), changes.work_ns, transfer)
-    transfer = np.rint(transfer * changes.transfer).astype(np.int64)
+        observed = np.where(_communicates(timeline), changes.work_ns, observed)
+    alone = observed - shared(first.links, observed, graph.end_ns[:size])
+    scaled, alone = (np.rint(each * changes.transfer).astype(np.int64) for each in (observed, alone))
     inside = part.nodes < size
     rows = part.nodes[inside]
-    start, end, work = graph.start_ns[:size].copy(), graph.end_ns[:size].copy(), plan.work_ns
+    start, end = graph.start_ns[:size].copy(), graph.end_ns[:size].copy()
+    transfer, work = scaled, plan.work_ns
     for _ in range(MOST_ROUNDS):
         start[rows], end[rows] = times.start_ns[inside], times.end_ns[inside]
-        longer = stretch(timeline, felt.taken_ns, transfer, start, end) - felt.stretch_ns
-        settled = plan.work_ns.copy()
-        settled[inside] = np.maximum(settled[inside] + longer[rows], 0)
-        if int(np.abs(settled - work).sum()) <= SETTLED * (part.end_ns - part.begin_ns):
+        transfer = alone + shared(first.links, transfer, end)
+        longer = transfer - scaled
+        if felt is not None:
+            longer += stretch(timeline, felt.taken_ns, transfer, start, end) - felt.stretch_ns
+        now = plan.work_ns.copy()
+        now[inside] = np.maximum(now[inside] + longer[rows], 0)
+        if int(np.abs(now - work).sum()) <= SETTLED * (part.end_ns - part.begin_ns):
             break
-        work = settled
+        work = now
         times = replay.replay(dataclasses.replace(plan, work_ns=work))
     return times
 
