@@ -97,8 +97,9 @@ def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
         for launch in dict.fromkeys(case.launch for case in left):
             begin = time.monotonic()
             together = [case for case in left if case.launch == launch]
-            expected = sum(took.get(case.name, 0.0) for case in together)
-            if attempt > 1 and begin - started + STARTING_S + expected > BUDGET_S:
+            if attempt > 1:
+                together = _fitting(together, found, took, BUDGET_S - STARTING_S - (begin - started))
+            if not together:
                 sys.stderr.write(f"conditions: {launch}: not run again, as {BUDGET_S:.0f} s would not do\n")
                 continue
             for case, trial in zip(together, _launched(together), strict=True):
@@ -113,6 +114,16 @@ def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
         left = [case for case in left if found[case.name].spread > MOST_SPREAD]
     sys.stderr.write(f"conditions: {time.monotonic() - started:.0f} s in all\n")
     return _in_order(found)
+
+
+def _fitting(cases: Sequence[Case], found: dict[str, Row], took: dict[str, float], seconds: float) -> list[Case]:
+    """Those that spread most, as many as there is time for."""
+    chosen: list[Case] = []
+    for case in sorted(cases, key=lambda each: -found[each.name].spread):
+        if took[case.name] <= seconds:
+            seconds -= took[case.name]
+            chosen.append(case)
+    return chosen
 
 
 def _in_order(found: dict[str, Row]) -> list[Row]:

@@ -24,7 +24,7 @@ with `underlap run --ab --fabric --priority` on two ranks.
   baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
   computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (31 of `buckets`, 21 of those with short messages, 11 of `unshaped`) without a rate) in turns. policy / baseline: the median of
+  (31 of `buckets`, 21 of those with short messages, 11 of `unshaped`) in turns. policy / baseline: the median of
   the ratios of neighbors, with the order statistics that hold it with 95 %.
 * bound: max(compute of the slower rank + taken, communication). above: how far the policy's step is above it. Expected: at most
   8 %, 12 % at the corner (ratio 0.8 to 1.25), where the conditions hold.
