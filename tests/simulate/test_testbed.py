@@ -6,6 +6,7 @@ import pytest
 
 from tests import testbeds
 from underlap import inputs
+from underlap.cluster import MEASURED
 from underlap.errors import OptionError
 from underlap.flows import simulate as flow
 from underlap.flows.quick import Quick
@@ -99,3 +100,10 @@ def test_a_step_of_modeled_costs_has_no_range():
     found = flow.simulate(what, deep=False).prediction
 
     assert (found.step_low_ns, found.step_high_ns) == (None, None)
+
+
+def test_a_testbed_whose_link_nothing_held_has_a_range_too():
+    free = {**testbeds.section(), "fabric": None, "fabric_bytes_per_s": None}
+    found = flow.simulate(asked("dp=2", "dp=bucket:100kB", **{MEASURED: free}), deep=False).prediction
+
+    assert found.step_low_ns < found.step_ns < found.step_high_ns

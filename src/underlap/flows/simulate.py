@@ -12,7 +12,7 @@ from underlap.analyze.report import report as analyzed
 from underlap.cluster import Cluster
 from underlap.cost.communicator import DEFAULT, Settings
 from underlap.cost.measured import Measured
-from underlap.cost.testbed import ENDS
+from underlap.cost.testbed import ENDS, End, Testbed
 from underlap.documents import nearest
 from underlap.errors import OptionError
 from underlap.expansion import Expansion
@@ -239,10 +239,15 @@ def step_range(asked: Scenario, plan: Plan) -> tuple[int, int] | tuple[None, Non
     if testbed is None:
         return None, None
     on = machine(asked)
-    quick, slow = (
-        simulated_plan(plan, dataclasses.replace(on, testbed=testbed.at_end(end)), bounds=False).step_ns for end in ENDS
-    )
-    return min(quick, slow), max(quick, slow)
+    steps = [simulated_plan(plan, _at_end(on, testbed, end), bounds=False).step_ns for end in ENDS]
+    return min(steps), max(steps)
+
+
+def _at_end(on: Machine, testbed: Testbed, end: End) -> Machine:
+    """The machine with its measured costs at that end, and a link as much faster or slower than the measured one as before."""
+    ended, link = testbed.at_end(end), on.topology.scale_up
+    link = msgspec.structs.replace(link, bytes_per_s=link.bytes_per_s * ended.link_bytes_per_s / testbed.link_bytes_per_s)
+    return dataclasses.replace(on, testbed=ended, topology=msgspec.structs.replace(on.topology, scale_up=link))
 
 
 def _prediction(asked: Scenario, policy: Policy, done: Simulated, refused: Sequence[Refusal], found: Report) -> Prediction:
