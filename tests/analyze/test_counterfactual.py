@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.analyze.drawn import COMMUNICATION, US, Op, Row, timeline, waits_by_order, whole
 from tests.analyze.meetings import meet
 from underlap import replay
-from underlap.analyze import accounting, bound, counterfactual, critical_path, graph, prediction, rebuilt, steps
+from underlap.analyze import accounting, bound, counterfactual, critical_path, graph, prediction, queues, rebuilt, steps
 from underlap.analyze.counterfactual import Isolated, Limits, Waterfall
 from underlap.analyze.rebuilt import Changes
 from underlap.flows.read import read
@@ -491,12 +491,12 @@ def test_a_queue_as_long_as_the_recording_leaves_one_edge_for_each_of_its_operat
     place = np.arange(2 * len(rows))
     in_lane = np.where(place % 2 == 1, 0, -1)
     chains, queue = (in_lane, place), (rows[:-1], rows[1:])
-    assert len(rebuilt._implied(queue, chains, (rows, rows + 1))[0]) == 0
+    assert len(queues.implied_by(queue, chains, (rows, rows + 1))[0]) == 0
     late = rows[1000:]
-    source, target = rebuilt._implied(queue, chains, (late, late + 1))
+    source, target = queues.implied_by(queue, chains, (late, late + 1))
     assert sorted(source.tolist()) == rows[:1000].tolist(), "what only the first one of the lane stood behind"
     assert set(target.tolist()) == {int(late[0]) + 1}
-    source, _ = rebuilt._implied((rows[:20], rows[1:21]), (np.full_like(place, -1), place), (rows[:21], rows[:21] + 1))
+    source, _ = queues.implied_by((rows[:20], rows[1:21]), (np.full_like(place, -1), place), (rows[:21], rows[:21] + 1))
     assert len(source) == 21 * 20 // 2, "where no lane holds the targets in order, every pair is needed"
 
 

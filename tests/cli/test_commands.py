@@ -58,6 +58,7 @@ FLAGS = {
     ],
     "underlap run": [
         "--ab",
+        "--ceilings",
         "--device",
         "--fabric",
         "--force",

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from underlap.errors import RunError
 from underlap.plan import OpKind
+from underlap.run.ceilings import LeftOut
 from underlap.run.engine import Engine
 from underlap.run.job import Job
 from underlap.run.session import Session
@@ -28,11 +29,11 @@ def _at_a_collective(happens: Callable[[], None]) -> None:
     """This rank never issues the second collective of its fifth step, in which the other waits for it."""
     recorded_step = Engine.recorded_step
 
-    def step(engine: Engine) -> object:
+    def step(engine: Engine, left_out: LeftOut | None = None) -> object:
         if engine.rank.step == GOOD_STEPS:
             issues = [at for at, one in enumerate(engine.program.instructions) if one.kind == OpKind.ISSUE]
             engine.closures[issues[1]] = happens
-        return recorded_step(engine)
+        return recorded_step(engine, left_out)
 
     Engine.recorded_step = step  # type: ignore[method-assign,assignment]  # replaced in a process of its own, which ends with it
 

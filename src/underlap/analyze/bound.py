@@ -16,7 +16,7 @@ import numpy as np
 
 from underlap import intervals, replay
 from underlap.analyze.graph import EdgeKind, Grade, Graph
-from underlap.analyze.rebuilt import COMMUNICATING
+from underlap.analyze.queues import COMMUNICATING
 from underlap.columns import NONE, Int64
 from underlap.timeline import OpClass, Timeline
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from underlap.analyze import rebuilt
+from underlap.analyze import queues, rebuilt
 from underlap.analyze.critical_path import CriticalPath
 from underlap.analyze.evened import Evened
 from underlap.analyze.graph import EdgeKind, Grade, Graph
@@ -243,7 +243,7 @@ def _serialization(gain: Callable[..., int], limits: Limits, rests: Explained) -
 def _queue(timeline: Timeline, graph: Graph, limits: Limits, gain: Callable[..., int], rests: Explained) -> Lever:
     """Without the queue it starts at once: with the link for itself at the high end, and at the low end with an equal share of
     it, beside everything it had stood behind."""
-    _, target = rebuilt.queued(timeline, graph)
+    _, target = queues.queued(timeline, graph)
     if len(target) == 0:
         return Lever(name="queue", low_ns=0, high_ns=0, bound_ns=limits.exposed_ns, ceiling=False, reason="")
     shared = gain(queued=False, work_ns=_shared(timeline, graph, target))
@@ -261,7 +261,7 @@ def _shared(timeline: Timeline, graph: Graph, queued: Int64) -> Int64:
     launched = graph.start_ns[:size].copy()
     launches = np.flatnonzero((graph.edges.kind == EdgeKind.LAUNCH) & (graph.edges.target < size))
     launched[graph.edges.target[launches]] = graph.end_ns[graph.edges.source[launches]]
-    talks = np.flatnonzero(np.isin(ops.op_class, rebuilt.COMMUNICATING))
+    talks = np.flatnonzero(np.isin(ops.op_class, queues.COMMUNICATING))
     rows = np.unique(queued)
     for rank in np.unique(ops.rank[rows]).tolist():
         mine, own = rows[ops.rank[rows] == rank], talks[ops.rank[talks] == rank]

@@ -17,11 +17,11 @@ from underlap.analyze.dependences import TURN
 from underlap.analyze.evened import Evened
 from underlap.analyze.graph import MEETING_NS, OP, EdgeKind, Graph
 from underlap.analyze.interference import Interference, links, shared, stretch
+from underlap.analyze.queues import chains, communicates, implied_by, queued, queues
 from underlap.columns import NONE, Int32, Int64
 from underlap.replay import NO_RELEASE, Network, Times
-from underlap.timeline import OpClass, Timeline
+from underlap.timeline import Timeline
 
-COMMUNICATING = (OpClass.COMMUNICATION, OpClass.WAIT)
 MOST_ROUNDS, SETTLED = 20, 1e-3
 """Computation that is longer has more transfers beside it, and so on: until no more changes than this share of the window. Each
 round adds the share of a core that transfers take, so a few do."""
@@ -156,7 +156,7 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
     if not changes.serialized:
         keep &= ~_mixed_lanes(timeline, edges.source, edges.target, edges.kind == EdgeKind.LANE)
     if not changes.queued:
-        keep &= ~_queues(timeline, graph, edges.source, edges.target, edges.kind == EdgeKind.LANE)
+        keep &= ~queues(timeline, graph, edges.source, edges.target, edges.kind == EdgeKind.LANE)
     if not changes.inferred:
         keep &= ~_inferred(timeline, graph)
     source, target, kind = edges.source[keep], target[keep], edges.kind[keep]
@@ -172,9 +172,9 @@ def network(timeline: Timeline, graph: Graph, part: Window, changes: Changes = A
     if changes.possible:
         inside = part.row[part.possible[1]] >= 0
         if not changes.queued:
-            inside &= ~_queues(timeline, graph, *part.possible, np.ones(len(inside), dtype=bool))
+            inside &= ~queues(timeline, graph, *part.possible, np.ones(len(inside), dtype=bool))
             direct = ((edges.source[keep], edges.target[keep]), part.possible)
-            implied = _implied(queued(timeline, graph), _chains(timeline, graph), *direct)
+            implied = implied_by(queued(timeline, graph), chains(timeline, graph), *direct)
             extra = tuple(np.concatenate([one, two[part.row[implied[1]] >= 0]]) for one, two in zip(extra, implied, strict=True))  # type: ignore[assignment]  # a pair stays one
         extra = tuple(np.concatenate([one, two[inside]]) for one, two in zip(extra, part.possible, strict=True))  # type: ignore[assignment]  # a pair stays one
     source = np.concatenate([source, extra[0]])
@@ -226,7 +226,7 @@ def settled(timeline: Timeline, graph: Graph, part: Window, changes: Changes, fi
     felt, size, plan, times = changes.interference, len(timeline.ops), first.plan, first.times
     observed = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
     if changes.work_ns is not None:
-        observed = np.where(_communicates(timeline), changes.work_ns, observed)
+        observed = np.where(communicates(timeline), changes.work_ns, observed)
     alone = observed - shared(first.links, observed, graph.end_ns[:size])
     scaled, alone = (np.rint(each * changes.transfer).astype(np.int64) for each in (observed, alone))
     inside = part.nodes < size
@@ -258,7 +258,7 @@ def _calls(timeline: Timeline, graph: Graph) -> Int64:
     """Of each node that launches communication and nothing else: how long that call lasted on the host. 0 elsewhere."""
     edges, host = graph.edges, timeline.host
     launches = edges.kind == EdgeKind.LAUNCH
-    source, sends = edges.source[launches], np.append(_communicates(timeline), False)[edges.target[launches]]
+    source, sends = edges.source[launches], np.append(communicates(timeline), False)[edges.target[launches]]
     calls = np.zeros(len(graph), dtype=bool)
     calls[source] = True
     calls[source[~sends]] = False
@@ -279,16 +279,11 @@ def _delays(graph: Graph, changes: Changes) -> Int64:
     return np.where(scaled, np.rint(graph.delay_ns * changes.host).astype(np.int64), graph.delay_ns)
 
 
-def _communicates(timeline: Timeline) -> np.ndarray:
-    found: np.ndarray = np.isin(timeline.ops.op_class, COMMUNICATING)
-    return found
-
-
 def _mixed_lanes(timeline: Timeline, source: Int64, target: Int64, lanes: np.ndarray) -> np.ndarray:
     """Edges of lanes between communication and anything else."""
-    communicates = np.append(_communicates(timeline), False)
+    talks = np.append(communicates(timeline), False)
     size = len(timeline.ops)
-    mixed: np.ndarray = lanes & (communicates[np.minimum(source, size)] != communicates[np.minimum(target, size)])
+    mixed: np.ndarray = lanes & (talks[np.minimum(source, size)] != talks[np.minimum(target, size)])
     return mixed
 
 
@@ -297,83 +292,11 @@ def _lane_by_class(timeline: Timeline, part: Window) -> tuple[Int64, Int64]:
     On CPU ranks compute stands in the chain of its thread, so the two never wait for each other's lane."""
     rows = part.nodes[part.nodes < len(timeline.ops)]
     rows = rows[~np.isin(timeline.ops.rank[rows], [info.rank for info in timeline.ranks if info.on_cpu])]
-    key = timeline.ops.lane[rows].astype(np.int64) * 2 + _communicates(timeline)[rows]
+    key = timeline.ops.lane[rows].astype(np.int64) * 2 + communicates(timeline)[rows]
     order = rows[np.lexsort((timeline.ops.end_ns[rows], timeline.ops.start_ns[rows], key))]
-    keys = timeline.ops.lane[order].astype(np.int64) * 2 + _communicates(timeline)[order]
+    keys = timeline.ops.lane[order].astype(np.int64) * 2 + communicates(timeline)[order]
     same = keys[1:] == keys[:-1]
     return order[:-1][same], order[1:][same]
-
-
-def queued(timeline: Timeline, graph: Graph) -> tuple[Int64, Int64]:
-    """(source, target) of the order of lanes between communication, where the second had been launched before the first ended."""
-    edges = graph.edges
-    found = _queues(timeline, graph, edges.source, edges.target, edges.kind == EdgeKind.LANE)
-    return edges.source[found], edges.target[found]
-
-
-def _chains(timeline: Timeline, graph: Graph) -> tuple[Int64, Int64]:
-    """(chain, place in it) of each node whose predecessors in it are always waited for: what no queue can part. NONE elsewhere.
-
-    Those are the operations of a lane that do not communicate. On CPU ranks the thread holds them in order, not the lane.
-    """
-    chain = np.full(len(graph), NONE, dtype=np.int64)
-    size = len(timeline.ops)
-    held = ~_communicates(timeline) & ~np.isin(timeline.ops.rank, [info.rank for info in timeline.ranks if info.on_cpu])
-    chain[:size][held] = timeline.ops.lane[held]
-    place = np.empty(len(graph), dtype=np.int64)
-    place[np.lexsort((graph.end_ns, graph.start_ns))] = np.arange(len(graph))
-    return chain, place
-
-
-def _implied(dropped: tuple[Int64, Int64], chains: tuple[Int64, Int64], *edges: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
-    """What waited for a queued operation had also waited for those it stood behind: (source, target) without the queue.
-
-    Of the targets in a chain only the first is given, as the others wait for it: a queue may be as long as the recording, and
-    pairs of everything in it with everything behind it would be its square.
-    """
-    size = max((int(column.max(initial=0)) for pair in (dropped, *edges) for column in pair), default=0) + 1
-    ahead = np.full(size, NONE, dtype=np.int64)
-    ahead[dropped[1]] = dropped[0]
-    source, target = (np.concatenate(columns) for columns in zip(*edges, strict=True))
-    chain, place = chains
-    first: dict[tuple[int, int], int] = {}
-
-    def news(source: Int64, target: Int64) -> np.ndarray:
-        """Which pairs are earlier in their chain than those there were for their source."""
-        found = np.ones(len(source), dtype=bool)
-        for at in np.flatnonzero(chain[target] >= 0).tolist():
-            key, own = (int(source[at]), int(chain[target[at]])), int(place[target[at]])
-            found[at] = own < first.get(key, own + 1)
-            if found[at]:
-                first[key] = own
-        return found
-
-    queue = np.zeros(size, dtype=bool)
-    queue[dropped[0]] = queue[dropped[1]] = True
-    source, target = source[queue[source]], target[queue[source]]
-    news(source, target)
-    sources, targets = [source[:0]], [target[:0]]
-    while len(source):
-        behind = ahead[source] >= 0
-        source, target = ahead[source[behind]], target[behind]
-        kept = news(source, target)
-        source, target = source[kept], target[kept]
-        # What stands in the queue itself waits for nobody in it.
-        free = ahead[target] != source
-        sources.append(source[free])
-        targets.append(target[free])
-    return np.concatenate(sources), np.concatenate(targets)
-
-
-def _queues(timeline: Timeline, graph: Graph, source: Int64, target: Int64, chosen: np.ndarray) -> np.ndarray:
-    """Which of some edges lead from communication to communication that had been launched before the first ended."""
-    communicates = np.append(_communicates(timeline), False)
-    size = len(timeline.ops)
-    found: np.ndarray = chosen & communicates[np.minimum(source, size)] & communicates[np.minimum(target, size)]
-    launched = np.full(len(graph), np.iinfo(np.int64).max)
-    launches = graph.edges.kind == EdgeKind.LAUNCH
-    launched[graph.edges.target[launches]] = graph.end_ns[graph.edges.source[launches]]
-    return found & (launched[target] < graph.end_ns[source])
 
 
 def _inferred(timeline: Timeline, graph: Graph) -> np.ndarray:
@@ -418,7 +341,7 @@ def _work(timeline: Timeline, graph: Graph, part: Window, changes: Changes) -> t
         fixed = work[:size] - transfer[:size]
         work[:size] = changes.work_ns + np.where(rendezvous[:size] >= 0, 0, fixed)
     if changes.transfer != 1.0:
-        rows = np.flatnonzero(_communicates(timeline))
+        rows = np.flatnonzero(communicates(timeline))
         saved = transfer[rows] - np.rint(changes.transfer * transfer[rows]).astype(np.int64)
         work[rows] = np.maximum(work[rows] - saved, 0)
     return work[part.nodes], rendezvous[part.nodes].astype(np.int32)

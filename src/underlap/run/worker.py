@@ -33,6 +33,7 @@ from underlap.run.meter import Meter
 from underlap.run.priority import scheduled
 from underlap.run.program import digest
 from underlap.run.recording import document, document_of_steps, encoded, host_share, keys
+from underlap.run.results import First, Last
 from underlap.run.session import Session
 from underlap.run.stepping import Stepper
 from underlap.run.times import Record
@@ -91,7 +92,7 @@ def work(session: Session, job: Job) -> None:
                 session.doing = "counting the bytes of a barrier"
                 meter.learn_idle()
                 _measured(step, job, engines, records, told)
-                last = {name: _Last.of(engine) for name, engine in engines.items()}
+                last = {name: Last.of(engine) for name, engine in engines.items()}
                 ceilings = _ceilings(step, job, engines, told)
         except BaseException:
             _keep(job, engines, records)
@@ -117,14 +118,14 @@ def _parameters(job: Job) -> tuple[Parameters, Constants]:
     return found, found.constants
 
 
-def _warmed(step: Stepper, engines: dict[str, Engine], told: _Progress) -> dict[str, _First]:
+def _warmed(step: Stepper, engines: dict[str, Engine], told: _Progress) -> dict[str, First]:
     """Steps that are not measured; of the first, what came out, as all plans start from the same weights."""
     firsts = {}
     for number in range(WARM_UP):
         for name, engine in engines.items():
             step(engine, f"warm-up step {number + 1} of {name}")
             if number == 0:
-                firsts[name] = _First.of(engine)
+                firsts[name] = First.of(engine)
             told(f"{name}: warm-up {number + 1} of {WARM_UP}")
     return firsts
 
@@ -138,57 +139,11 @@ def _captured(step: Stepper, engines: dict[str, Engine]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _First:
-    """The results of a first step on this rank."""
-
-    outputs: list[torch.Tensor]
-    gradients: dict[tuple[str, int], torch.Tensor]
-
-    @classmethod
-    def of(cls, engine: Engine) -> _First:
-        if not trains(engine.job):
-            return cls([value.clone() for value in engine.last("logits")], {})
-        # Where gradients are sharded, what is left of whole ones holds nothing that is used.
-        sharded = engine.tensors("gradient_shard")
-        whole = {key: value for key, value in engine.tensors("gradient").items() if key not in sharded}
-        kept = {key: value.clone() for key, value in (sharded | whole).items()}
-        return cls([torch.tensor([engine.loss()])], kept)
-
-    def difference(self, other: _First) -> tuple[float, float]:
-        """The largest difference of outputs, and of gradients, each relative to the largest value of its tensor."""
-        outputs = [_relative(a, b) for a, b in zip(self.outputs, other.outputs, strict=True)]
-        gradients = [_relative(value, other.gradients[key]) for key, value in self.gradients.items()]
-        return max(outputs, default=0.0), max(gradients, default=0.0)
-
-
-def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    scale = float(one.float().abs().max())
-    return float((one.float() - other.float()).abs().max()) / (scale or 1.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Last:
-    """What the last measured step left on this rank."""
-
-    counted: dict[tuple[str, str], int]
-    control: dict[tuple[str, str, str], int]
-    loss: float
-    chosen: list[int]
-    """Tokens of a decode."""
-
-    @classmethod
-    def of(cls, engine: Engine) -> _Last:
-        loss = engine.loss() if trains(engine.job) and engine.rank.tp_index == 0 else 0.0
-        chosen = serving.chosen(engine).tolist() if isinstance(engine.job.workload, Decode) else []
-        return cls(engine.counted(), engine.control(), loss, chosen)
-
-
-@dataclasses.dataclass(frozen=True)
 class _Results:
     """What this rank has to hand in beside its records."""
 
-    firsts: dict[str, _First]
-    last: dict[str, _Last]
+    firsts: dict[str, First]
+    last: dict[str, Last]
     ceilings: list[SeenCeiling]
 
 
@@ -308,7 +263,7 @@ def _times(session: Session, job: Job, engine: Engine, records: list[Record]) ->
     return session.gathered(times(engine.program, records, arrived, each=job.timed))
 
 
-def _tokens(session: Session, engine: Engine, last: _Last) -> list[int] | None:
+def _tokens(session: Session, engine: Engine, last: Last) -> list[int] | None:
     """Of a decode: what its last step chose for each sequence of the batch."""
     if not isinstance(engine.job.workload, Decode):
         return None
