@@ -77,6 +77,14 @@ def test_a_core_that_nothing_is_taken_of_changes_nothing() -> None:
     assert length(drawn, serialized=False) == length(drawn, serialized=False, interference=None) == 100
 
 
+def test_with_a_rank_whose_core_nobody_measured_nothing_is_known() -> None:
+    drawn = timeline(*(Op(0, 0, 100, op_class=COMMUNICATION, rank=rank) for rank in (0, 1)))
+    one = dataclasses.replace(drawn.ranks[0], core_ns=20 * US)
+    built = graph.build(drawn)
+
+    assert interference(dataclasses.replace(drawn, ranks=(one, drawn.ranks[1])), built.wait_ns[: len(drawn.ops)]) is None
+
+
 def test_waiting_for_a_peer_takes_nothing() -> None:
     # Rank 0 waits 60 us beside its compute, and sends for 40.
     ops = [

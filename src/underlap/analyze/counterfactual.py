@@ -14,10 +14,9 @@ What no edge explains keeps its delay. The low end of a promise keeps unknown de
 operation started may have been needed by it. At its high end these are gone, so a range says how much hangs on them. With the
 inferred ones, and the order of compute and communication in one lane, gone as well it is only the ceiling "if independent";
 what sending nothing would win is a ceiling too, as no schedule does it; transfers half as long are a promise, with their
-latencies halved as well. What stands behind a collective in its lane may need its
-result, so a promise has that order at its low end. Gains do not add up: what is left is the interaction. A promise that rests on
-more than 20 % unexplained path is a range up to its bound, or unknown where there is no bound; its low end counts on
-no more of the bound than the explained share.
+latencies halved as well. What stands behind a collective in its lane may need its result, so a promise has that order at its low
+end. Gains do not add up: what is left is the interaction. A promise that rests on more than 20 % unexplained path is a range up
+to its bound, or unknown where there is no bound; its low end counts on no more of the bound than the explained share.
 Not modeled: what a lever costs, and whether there is a way to pull it.
 """
 
@@ -34,7 +33,7 @@ from underlap.analyze.critical_path import CriticalPath
 from underlap.analyze.evened import Evened
 from underlap.analyze.graph import EdgeKind, Grade, Graph
 from underlap.analyze.interference import Interference
-from underlap.analyze.rebuilt import Changes, Window
+from underlap.analyze.rebuilt import Changes
 from underlap.columns import Int64
 from underlap.timeline import Timeline
 
@@ -168,9 +167,14 @@ def waterfall(
         sure = {**changes, "serialized": True}
         return _promise(name, (gain(**sure), gain(**changes, possible=False)), bound, rests)
 
+    alone = None
     # What a comparison of this recording with itself shows is more than what its cores tell.
-    told = isolated is None and limits.stretch_ns is None and interference is not None
-    alone: dict[str, Any] | None = {"work_ns": _alone(timeline, graph, interference), "interference": None} if told else None
+    if isolated is None and limits.stretch_ns is None and interference is not None:
+        alone = {"work_ns": _alone(timeline, graph, interference), "interference": None}
+        inside = part.nodes[part.nodes < len(timeline.ops)]
+        contention = _promise("contention", (gain(**alone),) * 2, int(interference.stretch_ns[inside].sum()), rests)
+    else:
+        contention = _contention(timeline, isolated, limits, gain, rests)
     no_waiting = "waiting is not known: peers are missing or unmatched"
     known = limits.waiting_ns is not None
     levers = (
@@ -181,9 +185,7 @@ def waterfall(
         _queue(timeline, graph, limits, gain, rests),
         lever("host", limits.idle_ns + limits.exposed_ns, host=0.0),
         _serialization(gain, limits, rests),
-        _contention(timeline, isolated, limits, gain, rests)
-        if alone is None
-        else _promise("contention", (gain(**alone),) * 2, _stretched(timeline, part, interference), rests),
+        contention,
         lever("communication", limits.exposed_on_path_ns, transfer=0.0),
     )
     everything: dict[str, Any] = {"waiting": False, "host": 0.0, "serialized": False, "transfer": 0.0, "queued": False}
@@ -215,18 +217,11 @@ def waterfall(
     )
 
 
-def _alone(timeline: Timeline, graph: Graph, interference: Interference | None) -> Int64:
+def _alone(timeline: Timeline, graph: Graph, interference: Interference) -> Int64:
     """Durations without waiting, those of computations without what transfers take."""
-    assert interference is not None
     size = len(timeline.ops)
     observed: Int64 = graph.end_ns[:size] - graph.start_ns[:size] - np.maximum(graph.wait_ns[:size], 0)
     return observed - interference.stretch_ns
-
-
-def _stretched(timeline: Timeline, part: Window, interference: Interference | None) -> int:
-    """By how much computations of the window are longer, over all ranks."""
-    assert interference is not None
-    return int(interference.stretch_ns[part.nodes[part.nodes < len(timeline.ops)]].sum())
 
 
 def _ceiling(name: str, gain: int, reason: str) -> Lever:

@@ -12,6 +12,7 @@ Not modeled: what compute takes of transfers; cache and memory that both use; li
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,29 +26,23 @@ class Interference:
     """Of the operations of a Timeline. Arrays of shape (len(ops),)."""
 
     taken_ns: NDArray[np.float64]
-    """Of each transfer: the core time that it takes; 0 where it is not known."""
+    """Of each transfer: the core time that it takes. 0 of all else."""
     stretch_ns: Int64
-    """Of each computation: what the transfers beside it took, as it was observed. At most its duration."""
-
-    @property
-    def alone_saves_ns(self) -> int:
-        """What all computation was longer."""
-        return int(self.stretch_ns.sum())
+    """Of each computation: what the transfers beside it took, as it was observed. At most its duration. 0 of all else."""
 
 
 def interference(timeline: Timeline, wait_ns: Int64) -> Interference | None:
-    """From the core time that ranks recorded; None where none did. `wait_ns`: per operation, -1 where unknown."""
+    """From the core time that ranks recorded; None where one that sends did not, or where it is 0. `wait_ns`: per operation, -1
+    where unknown."""
     ops = timeline.ops
     duration = ops.end_ns - ops.start_ns
     transfer = np.where(_transfers(timeline), duration - np.maximum(wait_ns, 0), 0)
-    known = [info for info in timeline.ranks if info.core_ns is not None]
-    of_rank = {info.rank: int(transfer[ops.rank == info.rank].sum()) for info in known}
-    rate = min(
-        (info.core_ns / of_rank[info.rank] for info in known if info.core_ns is not None and of_rank[info.rank]), default=0.0
-    )
-    if rate <= 0.0:
+    pairs = [(info.core_ns, int(transfer[ops.rank == info.rank].sum())) for info in timeline.ranks]
+    rates = [None if core is None else core / length for core, length in pairs if length]
+    known = [rate for rate in rates if rate is not None]
+    if len(known) < len(rates) or not any(known):
         return None
-    taken = np.where(np.isin(ops.rank, list(of_rank)), min(rate, 1.0) * transfer, 0.0)
+    taken = min(1.0, *known) * transfer
     return Interference(taken_ns=taken, stretch_ns=stretch(timeline, taken, transfer, ops.start_ns, ops.end_ns))
 
 
@@ -91,21 +86,25 @@ def shared(of: list[Int64], transfer_ns: Int64, end_ns: Int64) -> Int64:
         if len(rows) == 0:
             continue
         begin, end = end_ns[rows] - transfer_ns[rows], end_ns[rows]
-        at = np.concatenate([begin, end])
-        order = np.argsort(at, kind="stable")
-        at = at[order]
-        running = np.cumsum(np.repeat([1, -1], len(rows))[order])[:-1]
-        lost = np.concatenate([[0.0], np.cumsum((1 - 1 / np.maximum(running, 1)) * np.diff(at))])
-        found[rows] = np.rint(np.interp(end, at, lost) - np.interp(begin, at, lost)).astype(np.int64)
+        lost = _between(begin, end, begin, end, np.ones(len(rows)), lambda running: 1 - 1 / np.maximum(running, 1))
+        found[rows] = np.rint(lost).astype(np.int64)
     return found
 
 
-def _between(start_ns: Int64, end_ns: Int64, since_ns: Int64, until_ns: Int64, rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each start and end: what all that runs from `since_ns` to `until_ns`, each at its rate, takes in between."""
+def _between(
+    start_ns: Int64,
+    end_ns: Int64,
+    since_ns: Int64,
+    until_ns: Int64,
+    rate: NDArray[np.float64],
+    felt: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda rates: rates,
+) -> NDArray[np.float64]:
+    """For each start and end: what all that runs from `since_ns` to `until_ns` takes in between, where rates that add up to r at
+    a moment take `felt(r)` of it."""
     at = np.concatenate([since_ns, until_ns])
     order = np.argsort(at, kind="stable")
     at = at[order]
-    rates = np.cumsum(np.concatenate([rate, -rate])[order])
+    rates = felt(np.cumsum(np.concatenate([rate, -rate])[order]))
     so_far = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(at))])
     taken: NDArray[np.float64] = np.interp(end_ns, at, so_far) - np.interp(start_ns, at, so_far)
     return taken

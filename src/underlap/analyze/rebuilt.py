@@ -23,8 +23,8 @@ from underlap.replay import NO_RELEASE, Network, Times
 from underlap.timeline import Timeline
 
 MOST_ROUNDS, SETTLED = 20, 1e-3
-"""Computation that is longer has more transfers beside it, and so on: until no more changes than this share of the window. Each
-round adds the share of a core that transfers take, so a few do."""
+"""Computation that is longer has more transfers beside it, and so on; transfers that share a link likewise. Until no more changes
+than this share of the window: each round adds a share of what the one before added, so a few do."""
 _OF_HOST = (EdgeKind.LAUNCH, EdgeKind.HOST_SYNC, EdgeKind.BUSY, EdgeKind.HANDOFF)
 _ON_DEVICE_TIMING = (EdgeKind.ACROSS, EdgeKind.BORROWED)
 """What this trace does not show: inferred from its times, or borrowed from another recording."""
