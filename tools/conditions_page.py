@@ -70,8 +70,8 @@ and in a prefill.
 """,
     "size": """## A small batch
 
-The model of `train 1.1` with 32 tokens in place of 1024: messages of 16 kB, whose time is latency, and products that a split
-makes slow.
+A model as wide as that of `train 1.1`, with 32 tokens in place of 1024: messages of 16 kB, whose time is latency, and products
+that a split makes slow.
 
 """,
     "headroom": """## Who may interrupt whom
