@@ -125,11 +125,12 @@ def dependent(me: Rank, *, planted: bool) -> None:
 def serialized(me: Rank, *, planted: bool) -> None:
     """The compute after it needs nothing of it, but the all-reduce is called synchronously."""
     me.compute(5)
+    sent = torch.ones(LONG // 4)  # no part of what is planted: its pages may take milliseconds
     if planted:
-        me.plant(lambda: dist.all_reduce(torch.ones(LONG // 4)))
+        me.plant(lambda: dist.all_reduce(sent))
         me.compute(30)
     else:
-        work = me.reduce(LONG)
+        work = dist.all_reduce(sent, async_op=True)
         me.compute(30)
         work.wait()
 
