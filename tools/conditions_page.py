@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from string import Template
 from typing import NamedTuple
 
-from conditions_cases import HIDDEN, INDEPENDENT, REPETITIONS, Row
+from conditions_cases import CORNER_REPETITIONS, HIDDEN, INDEPENDENT, REPETITIONS, Row
+
+from underlap.run.ceilings import LEVER, LeftOut
 
 HEAD = f"""\
 <!-- Written by tools/conditions.py from real runs: do not edit, run make conditions again. Figures differ from run to run. -->
@@ -24,7 +26,7 @@ with `underlap run --ab --fabric --priority` on two ranks.
   baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
   computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (31 of `buckets`, 21 of those with short messages, 11 of `unshaped`) in turns. policy / baseline: the median of
+  (81 of `buckets`, 21 of those with short messages, {CORNER_REPETITIONS} where the ratio is near 1, 11 of `unshaped`) in turns. policy / baseline: the median of
   the ratios of neighbors, with the order statistics that hold it with 95 %.
 * bound: max(compute of the slower rank + taken, communication). above: how far the policy's step is above it. Expected: at most
   8 %, 12 % at the corner (ratio 0.8 to 1.25), where the conditions hold.
@@ -254,23 +256,24 @@ found where the steps of both plans are in one record (`--record`, folder both),
 def _changes(rows: dict[str, Row]) -> list[Planted]:
     found: list[Planted] = []
 
-    def left_out(name: str, which: int, said: str, causes: tuple[str, ...], lever: str) -> None:
+    def left_out(name: str, left: LeftOut, said: str, causes: tuple[str, ...]) -> None:
         one = rows.get(name)
-        if one is not None and one.ceiling is not None:
-            value, low, high = one.ceiling
+        if one is not None and left in one.won:
+            value, low, high = one.won[left]
+            which = 0 if left == "waits" else 1
             policy = one.base - one.step if which == 0 else None
-            found.append(Planted(f"{said} ({name})", one, which, causes, lever, value, policy, (low, high)))
+            found.append(Planted(f"{said} ({name})", one, which, causes, LEVER[left], value, policy, (low, high)))
 
     def against(name: str, other: str, said: str, causes: tuple[str, ...], lever: str) -> None:
         if name in rows and other in rows:
             found.append(Planted(f"{said} ({name}; {other})", rows[name], 1, causes, lever, rows[name].step - rows[other].step))
 
     for name in INDEPENDENT:
-        left_out(name, 0, "dependence; without waiting for results", ("dependent",), "if_independent")
+        left_out(name, "waits", "dependence; without waiting for results", ("dependent",))
     little = ("too_little_compute", "fabric_bound")
-    left_out("train 0.4", 1, "too little compute; without sending", little, "if_nothing_sent")
-    against("train 0.4", "train 0.4 twice", "too little compute; links of twice the rate", little, "if_half_transfer")
-    against("slow link", "even link", "a link of half the rate; of the same as the other", ("fabric_bound",), "if_half_transfer")
+    left_out("train 0.4", "messages", "too little compute; without sending", little)
+    left_out("train 0.4", "half_transfers", "too little compute; links of twice the rate", little)
+    left_out("slow link", "half_transfers", "a link of half the rate; links of twice the rate", ("fabric_bound",))
     against("slowed rank", "map 3", "a third of rank 1's core taken by another process; not taken", ("late_peer",), "stragglers")
     if "buckets" in rows:
         one = rows["buckets"]

@@ -163,15 +163,17 @@ class Slowdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps with something left out, in turns with steps as planned: what they won is what no schedule of the same work beats."""
+    """Steps with something left out, in turns with steps as planned: what they won is what no schedule of the same work beats,
+    or what half the bytes would win."""
 
     plan: str
-    left_out: Literal["waits", "messages"]
-    """waits: nothing is waited for before the end of the step. messages: nothing is sent."""
+    left_out: Literal["waits", "messages", "half_transfers"]
+    """waits: nothing is waited for before the end of the step. messages: nothing is sent. half_transfers: links have twice their
+    rate."""
     lever: str
-    """Of the plan's Report, which promises at most as much."""
+    """Of the plan's Report, which promises as much."""
     step_ns: list[int]
-    """Without it, of the slowest rank, in each repetition. What such a step computes is wrong."""
+    """Without it, of the slowest rank, in each repetition. What a step without waits or messages computes is wrong."""
     planned_step_ns: list[int]
     """As planned, in the step next to it."""
     won_ns: int
@@ -179,8 +181,10 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     won_low_ns: int
     won_high_ns: int
     """Order statistics of the differences that hold their median with at least 95 %."""
+    promised_low_ns: int | None
+    """What `promises` say is won at least: 0 of a ceiling. Null where they do not."""
     promised_ns: int | None
-    """What `promises` say is won at most. Null where they do not."""
+    """And at most."""
 
 
 class Promised(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ priorities = pytest.mark.skipif(not has_capability(SYS_NICE), reason="priorities
 
 
 BASELINE_WITHOUT_WAITS, POLICY_WITHOUT_MESSAGES = ("baseline", "waits"), ("policy", "messages")
+BASELINE_OF_HALF_TRANSFERS = ("baseline", "half_transfers")
 
 
 def asked(priority: Priority = "communication") -> Asked:
@@ -47,7 +48,9 @@ def asked(priority: Priority = "communication") -> Asked:
 
 @pytest.fixture(scope="module")
 def trials() -> dict[str, Trial]:
-    first = _with(asked(), ceilings=(BASELINE_WITHOUT_WAITS, POLICY_WITHOUT_MESSAGES), each_step=("baseline",))
+    first = _with(
+        asked(), ceilings=(BASELINE_WITHOUT_WAITS, POLICY_WITHOUT_MESSAGES, BASELINE_OF_HALF_TRANSFERS), each_step=("baseline",)
+    )
     found = run_each([first, asked("compute")])
     return dict(zip(("communication", "compute"), found, strict=True))
 
@@ -111,7 +114,7 @@ def test_what_communication_takes_of_a_core_is_measured_where_a_rank_has_one(tri
 @priorities
 def test_no_policy_wins_more_than_a_step_that_waits_for_nothing(trials: dict[str, Trial]) -> None:
     trial = trials["communication"]
-    ceiling, _ = trial.ceilings
+    ceiling, *_ = trial.ceilings
     assert (ceiling.plan, ceiling.left_out, ceiling.lever) == ("baseline", "waits", "if_independent")
     assert ceiling.promised_ns is not None
     saved = statistics.median(trial.variants[0].step_ns) - statistics.median(trial.variants[1].step_ns)
@@ -123,10 +126,24 @@ def test_no_policy_wins_more_than_a_step_that_waits_for_nothing(trials: dict[str
 @fabrics
 @priorities
 def test_a_step_that_sends_nothing_takes_its_compute_only(trials: dict[str, Trial]) -> None:
-    _, ceiling = trials["communication"].ceilings
+    _, ceiling, _ = trials["communication"].ceilings
     assert (ceiling.plan, ceiling.left_out, ceiling.lever) == ("policy", "messages", "if_nothing_sent")
     compute = statistics.median(one.compute_ns for one in trials["communication"].variants[1].parts)
     assert statistics.median(ceiling.step_ns) <= 1.15 * compute
+
+
+@fabrics
+@priorities
+def test_over_links_of_twice_the_rate_a_transfer_takes_half_as_long(trials: dict[str, Trial]) -> None:
+    trial = trials["communication"]
+    *_, ceiling = trial.ceilings
+    assert (ceiling.plan, ceiling.left_out, ceiling.lever) == ("baseline", "half_transfers", "if_half_transfer")
+    communication = statistics.median(one.communication_ns for one in trial.variants[0].parts)
+    # A latency stays, and what passes at once passes at either rate.
+    assert 0.25 * communication <= ceiling.won_ns <= 0.65 * communication
+    assert ceiling.promised_ns is not None
+    assert ceiling.promised_low_ns is not None
+    assert 0.25 * communication <= ceiling.promised_low_ns <= ceiling.promised_ns <= 0.65 * communication
 
 
 @fabrics

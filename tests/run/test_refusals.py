@@ -9,7 +9,12 @@ from click.testing import CliRunner, Result
 
 pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
+from underlap import inputs
 from underlap.cli import main
+from underlap.errors import OptionError
+from underlap.planner import plan as planned
+from underlap.run.ceilings import check_ceilings, measurable
+from underlap.run.fabric_spec import fabric_spec
 
 TRAIN = "train,gbs=4,mbs=2,seq=64,precision=fp32"
 
@@ -86,3 +91,12 @@ def test_ceilings_are_refused_where_a_step_cannot_go_on_without_what_it_receives
     layout = "dp=2,ep=2" if model == "tiny-moe" else "tp=2"
 
     assert f"ceilings: {why}: leave --ceilings out" in refused("--ceilings", model=model, layout=layout, workload=workload)
+
+
+def test_transfers_are_halved_over_links_of_a_rate_only() -> None:
+    plan = planned(inputs.model("tiny-dense"), inputs.layout("tp=2"), inputs.workload(TRAIN), domain=2)
+    assert measurable(None) == measurable(fabric_spec("500mbit,rank1=unshaped")) == ("waits", "messages")
+    assert "half_transfers" in measurable(fabric_spec("500mbit,rank1=250mbit"))
+
+    with pytest.raises(OptionError, match="half_transfers needs links that all have a rate"):
+        check_ceilings(["half_transfers"], plan, inputs.workload(TRAIN), "cpu", None)

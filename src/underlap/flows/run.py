@@ -26,7 +26,7 @@ from underlap.plan import Plan
 from underlap.planner import plan as planned
 from underlap.policy import Policy
 from underlap.run import comparing
-from underlap.run.ceilings import LEFT_OUT, LeftOut, check_ceilings
+from underlap.run.ceilings import LeftOut, check_ceilings, measurable
 from underlap.run.fabric import INTERFACE, Fabric
 from underlap.run.fabric_spec import FabricSpec, fabric_spec
 from underlap.run.job import BOTH, Job, steps_of
@@ -103,7 +103,7 @@ def asked(
     )
     if ceilings:
         of = (BASELINE, POLICY) if made.compared else (BASELINE,)
-        pairs = tuple((name, left_out) for name in of for left_out in LEFT_OUT)
+        pairs = tuple((name, left_out) for name in of for left_out in measurable(made.fabric))
         made = dataclasses.replace(made, ceilings=pairs, each_step=of)
     made.layout.check_model(made.model)
     made.policy.check_layout(made.layout)
@@ -259,8 +259,9 @@ def _on_device(what: Asked, plans: list[Planned]) -> Asked:
     kind = chosen("cpu" if of_host else what.device, local_ranks(dict(os.environ), what.layout.world))
     for each in plans:
         check_on_device(each.plan, what.layout, kind, graph=what.graph)
-        if any(name == each.name for name, _ in what.ceilings):
-            check_ceilings(each.plan, what.workload, kind)
+        left_out = [left for name, left in what.ceilings if name == each.name]
+        if left_out:
+            check_ceilings(left_out, each.plan, what.workload, kind, what.fabric)
     return dataclasses.replace(what, device=kind)
 
 
@@ -320,7 +321,7 @@ def _prompt(what: Asked) -> tuple[Prefill, Plan] | None:
     return prefill, plan
 
 
-def _job(what: Asked, plans: list[Planned], folder: Path) -> Job:
+def _job(what: Asked, plans: list[Planned], folder: Path, made: Fabric | None = None) -> Job:
     return Job(
         plans=tuple((each.name, each.plan) for each in plans),
         model=what.model,
@@ -341,6 +342,7 @@ def _job(what: Asked, plans: list[Planned], folder: Path) -> Job:
         ceilings=what.ceilings,
         each_step=what.each_step,
         share_cores=what.share_cores,
+        fabric=made,
     )
 
 
@@ -352,7 +354,7 @@ def _launched(
 
     first, _ = several[0]
     with contextlib.ExitStack() as folders:
-        jobs = [_job(what, plans, folders.enter_context(_folder(what))) for what, plans in several]
+        jobs = [_job(what, plans, folders.enter_context(_folder(what)), made) for what, plans in several]
         how = Local(ranks=first.layout.world, timeout_s=first.timeout_s, port=first.port, on_start=on_start)
         launch(work_each, [jobs] * how.ranks, started_here.over(made, how))
         return [_trial(what, plans, job) for (what, plans), job in zip(several, jobs, strict=True)]

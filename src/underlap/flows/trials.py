@@ -161,6 +161,7 @@ def _ceiling(seen: SeenCeiling, promises: Sequence[Promised]) -> Ceiling:
     won = [planned - step for planned, step in zip(seen.planned_ns, seen.step_ns, strict=True)]
     middle, low, high = comparing.interval(won)
     lever = LEVER[seen.left_out]
+    promised = next((one for one in promises if (one.plan, one.lever) == (seen.plan, lever)), None)
     return Ceiling(
         plan=seen.plan,
         left_out=seen.left_out,
@@ -170,7 +171,8 @@ def _ceiling(seen: SeenCeiling, promises: Sequence[Promised]) -> Ceiling:
         won_ns=round(middle),
         won_low_ns=round(low),
         won_high_ns=round(high),
-        promised_ns=next((one.at_most_ns for one in promises if (one.plan, one.lever) == (seen.plan, lever)), None),
+        promised_low_ns=None if promised is None else promised.at_least_ns,
+        promised_ns=None if promised is None else promised.at_most_ns,
     )
 
 

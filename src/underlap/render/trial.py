@@ -8,7 +8,11 @@ from underlap.render.plain import clean, milliseconds, percent, size, wrap
 from underlap.trial import Ceiling, Comparison, Slowdown, Trial, Variant, WireBytes
 
 WIDTH = 100
-WITHOUT = {"waits": "waiting for nothing before its end", "messages": "sending nothing"}
+WITHOUT = {
+    "waits": "waiting for nothing before its end",
+    "messages": "sending nothing",
+    "half_transfers": "over links of twice the rate",
+}
 """The step that a ceiling is measured by."""
 
 
@@ -88,9 +92,13 @@ def _slowdown_line(found: Slowdown) -> str:
 
 def _ceiling_line(ceiling: Ceiling) -> str:
     """Times of the slowest rank."""
-    promised = "unknown" if ceiling.promised_ns is None else f"{milliseconds(ceiling.promised_ns, 2)} ms at most"
+    promised = "unknown"
+    if ceiling.promised_ns is not None:
+        low, high = (milliseconds(value or 0, 2) for value in (ceiling.promised_low_ns, ceiling.promised_ns))
+        promised = f"{high} ms" if low == high else f"{low} to {high} ms" if ceiling.promised_low_ns else f"{high} ms at most"
+    kind = "measured" if ceiling.left_out == "half_transfers" else "ceiling"
     won = [milliseconds(value, 2) for value in (ceiling.won_ns, ceiling.won_low_ns, ceiling.won_high_ns)]
     return (
-        f"ceiling: {clean(ceiling.plan)} {WITHOUT[ceiling.left_out]}: {won[0]} ms less ({won[1]} to {won[2]}, "
+        f"{kind}: {clean(ceiling.plan)} {WITHOUT[ceiling.left_out]}: {won[0]} ms less ({won[1]} to {won[2]}, "
         f"{len(ceiling.step_ns)} repetitions); the analysis promises {promised}"
     )

@@ -158,7 +158,7 @@ class Engine:
 
     def _without(self, left_out: LeftOut | None) -> list[Closure]:
         """What a step carries out: of some kinds of instructions nothing."""
-        kinds = {None: (), "waits": (OpKind.WAIT,), "messages": (OpKind.ISSUE, OpKind.WAIT)}[left_out]
+        kinds = {None: (), "waits": (OpKind.WAIT,), "messages": (OpKind.ISSUE, OpKind.WAIT), "half_transfers": ()}[left_out]
         pairs = zip(self.program.instructions, self.closures, strict=True)
         return [_nothing if instruction.kind in kinds else closure for instruction, closure in pairs]
 

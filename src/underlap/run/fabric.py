@@ -105,17 +105,31 @@ class Fabric:
 
     def enter(self, rank: int) -> None:
         """Move this process to a rank's namespace and a core of its own, and gloo to its link. Before any socket or thread."""
-        try:
-            namespace = os.open(f"/proc/{self.owner}/fd/{self.hosts[rank]}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise RunError(f"fabric: its owner, process {self.owner}, is gone or out of reach ({error.strerror})") from None
-        _enter(namespace)
-        os.close(namespace)
+        self._go(self.hosts[rank])
         os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
         # A rank has one core here: without a number of the user's, the launch gives it one thread for products.
         os.environ.pop("OMP_NUM_THREADS", None)
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
+
+    def scale(self, rank: int, factor: float) -> None:
+        """Give this rank's link so many times its rate, in both directions. To be asked after `enter`, between steps."""
+        _tool("tc", _shaping(INTERFACE, self.spec, rank, "change", factor))
+
+        def inside() -> None:
+            self._go(self.switch)
+            _tool("tc", _shaping(f"p{rank}", self.spec, rank, "change", factor))
+
+        _elsewhere(inside)
+
+    def _go(self, held: int) -> None:
+        """Into a namespace that the owner holds."""
+        try:
+            namespace = os.open(f"/proc/{self.owner}/fd/{held}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise RunError(f"fabric: its owner, process {self.owner}, is gone or out of reach ({error.strerror})") from None
+        _enter(namespace)
+        os.close(namespace)
 
     def counters(self) -> Counters:
         """What has passed this rank's link so far. To be asked after `enter`."""
@@ -178,11 +192,13 @@ def _build(spec: FabricSpec, ranks: int, held: list[int]) -> None:
         _tool("tc", _shaping(INTERFACE, spec, rank))
 
 
-def _shaping(device: str, spec: FabricSpec, rank: int) -> list[str]:
+def _shaping(device: str, spec: FabricSpec, rank: int, how: str = "add", factor: float = 1.0) -> list[str]:
     rate = spec.rate_of(rank)
     if rate is None:
         return []
-    return [f"qdisc add dev {device} root tbf rate {rate}bit burst {spec.burst} latency {spec.latency_ns // 1000}us"]
+    return [
+        f"qdisc {how} dev {device} root tbf rate {round(factor * rate)}bit burst {spec.burst} latency {spec.latency_ns // 1000}us"
+    ]
 
 
 def _new_namespace() -> int:

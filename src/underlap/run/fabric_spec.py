@@ -39,6 +39,11 @@ class FabricSpec:
         """Bit/s of a rank's link; None: unshaped."""
         return dict(self.slower).get(rank, self.rate)
 
+    @property
+    def shaped(self) -> bool:
+        """Whether every link has a rate."""
+        return self.rate is not None and all(rate is not None for _, rate in self.slower)
+
 
 def fabric_spec(text: str) -> FabricSpec:
     """From `500mbit,rank1=250mbit,burst=128KiB,latency=50ms`. Raises OptionError with the part that is wrong."""

@@ -12,6 +12,7 @@ from underlap.layout import Layout, layout_text
 from underlap.model import Model
 from underlap.plan import Plan
 from underlap.run.ceilings import LeftOut
+from underlap.run.fabric import Fabric
 from underlap.run.priority import Priority
 from underlap.run.timing import RankTimes
 from underlap.workload import Prefill, Workload, workload_text
@@ -52,6 +53,8 @@ class Job:
     """Plans of which every measured step is recorded, each in a folder of its own: `steps_of`."""
     share_cores: bool = False
     """Several ranks on a core: what one leaves of it another one takes."""
+    fabric: Fabric | None = None
+    """Whose links have twice their rate in some steps."""
 
     @property
     def text(self) -> str:

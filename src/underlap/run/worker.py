@@ -170,11 +170,22 @@ def _ceilings(step: Stepper, job: Job, engines: dict[str, Engine], told: _Progre
             turns: list[LeftOut | None] = [None, left_out] if number % 2 == 0 else [left_out, None]
             for left in turns:
                 doing = f"step {number + 1} of {name}" + (f" without {left}" if left else ", once more")
+                if left_out == "half_transfers":
+                    _at_rates(job, 2.0 if left else 1.0, step.session.rank)
                 record = step(engines[name], doing, left)
                 (seen.planned_ns if left is None else seen.step_ns).append(record.duration_ns)
             told(f"{name} without {left_out}: step {number + 1} of {job.repetitions}", always=number + 1 == job.repetitions)
+        if left_out == "half_transfers":
+            _at_rates(job, 1.0, step.session.rank)
         found.append(seen)
     return found
+
+
+def _at_rates(job: Job, factor: float, rank: int) -> None:
+    """Give all links so many times their rate, once nothing of the last step is on them."""
+    assert job.fabric is not None
+    dist.barrier()
+    job.fabric.scale(rank, factor)
 
 
 def _of_slowest(session: Session, durations: list[int]) -> list[int]:
