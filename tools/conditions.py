@@ -37,7 +37,7 @@ BUDGET_S = 570.0
 STARTING_S = 10.0
 PER_STEP = 1.3
 """What a comparison takes over its measured steps: two of nine warm up, and there are barriers."""
-BUSY_S, IDLE_S = 0.015, 0.03
+BUSY_S, IDLE_S = 0.02, 0.01
 """How the slowed rank is slowed: another process computes on its core for so long, sleeps for so long, and so on. It computes, as
 a core that is merely stopped would leave the memory and the clock of both to the other rank, which would be quicker for it."""
 COMPETITOR = f"""
@@ -94,7 +94,8 @@ def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
     started = time.monotonic()
     took: dict[str, float] = {}
     for attempt in range(1, ATTEMPTS + 1):
-        for launch in dict.fromkeys(case.launch for case in left):
+        # Those that are held against each other one after the other: the machine drifts.
+        for launch in sorted({case.launch for case in left}):
             begin = time.monotonic()
             together = [case for case in left if case.launch == launch]
             if attempt > 1:

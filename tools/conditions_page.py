@@ -271,10 +271,10 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
     for name in INDEPENDENT:
         left_out(name, "waits", "dependence; without waiting for results", ("dependent",))
     little = ("too_little_compute", "fabric_bound")
-    left_out("train 0.4", "messages", "too little compute; without sending", little)
-    left_out("train 0.4", "half_transfers", "too little compute; links of twice the rate", little)
+    left_out("little compute", "messages", "too little compute; without sending", little)
+    left_out("little compute", "half_transfers", "too little compute; links of twice the rate", little)
     left_out("slow link", "half_transfers", "a link of half the rate; links of twice the rate", ("fabric_bound",))
-    against("slowed rank", "map 3", "a third of rank 1's core taken by another process; not taken", ("late_peer",), "stragglers")
+    against("slowed rank", "even ranks", "two thirds of rank 1's core taken by another process; not taken", ("late_peer",), "stragglers")
     if "buckets" in rows:
         one = rows["buckets"]
         value, low, high = one.more_compute

@@ -83,7 +83,7 @@ def steps_of(folder: Path, plan: str) -> Path:
 
 BOTH = "both"
 """The folder of the record of both plans of a comparison in one: the last steps of each, in turns."""
-IN_TURNS = 16
+IN_TURNS = 32
 """So many of each."""
 
 
