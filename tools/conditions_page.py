@@ -26,8 +26,8 @@ with `underlap run --ab --fabric --priority` on two ranks.
   baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
   computes.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (81 of `buckets`, 21 of those with short messages, {CORNER_REPETITIONS} where the ratio is near 1, 11 of `unshaped`) in turns. policy / baseline: the median of
-  the ratios of neighbors, with the order statistics that hold it with 95 %.
+  (81 of `buckets`, 21 of those with short messages, {CORNER_REPETITIONS} where the ratio is near 1, 11 of `unshaped`) in turns.
+  policy / baseline: the median of the ratios of neighbors, with the order statistics that hold it with 95 %.
 * bound: max(compute of the slower rank + taken, communication). above: how far the policy's step is above it. Expected: at most
   8 %, 12 % at the corner (ratio 0.8 to 1.25), where the conditions hold.
 * link: what the bytes of a rank take at the rate of its link, headers included. In the baseline a link that was idle while ranks
@@ -274,7 +274,8 @@ def _changes(rows: dict[str, Row]) -> list[Planted]:
     left_out("little compute", "messages", "too little compute; without sending", little)
     left_out("little compute", "half_transfers", "too little compute; links of twice the rate", little)
     left_out("slow link", "half_transfers", "a link of half the rate; links of twice the rate", ("fabric_bound",))
-    against("slowed rank", "even ranks", "two thirds of rank 1's core taken by another process; not taken", ("late_peer",), "stragglers")
+    slowed = "two thirds of rank 1's core taken by another process; not taken"
+    against("slowed rank", "even ranks", slowed, ("late_peer",), "stragglers")
     if "buckets" in rows:
         one = rows["buckets"]
         value, low, high = one.more_compute

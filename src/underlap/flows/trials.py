@@ -19,7 +19,7 @@ from underlap.report import Report
 from underlap.run import comparing
 from underlap.run.ceilings import LEVER
 from underlap.run.fabric_spec import fabric_text
-from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling, steps_of
+from underlap.run.job import BOTH, Job, Outcome, Seen, SeenCeiling, steps_of
 from underlap.run.timing import Account
 from underlap.trial import Ceiling, Comparison, ControlBytes, Promised, RunBytes, Slowdown, StepParts, Trial, Variant, WireBytes
 from underlap.workload import Train, workload_text
@@ -75,7 +75,7 @@ def _slowdown(job: Job) -> Slowdown | None:
     if found is None:
         return None
     established = found.word in ("slower", "faster")
-    shares = len(report.ranks) * min(IN_TURNS, job.repetitions)
+    shares = len(report.ranks) * len(report.window.steps_used) / 2  # as many steps of the baseline
 
     def each(cost: int | None) -> int | None:
         return round(cost / shares) if established and cost is not None else None

@@ -11,6 +11,7 @@ recording.py      the trace of it (device_recording.py: of a GPU)              n
 timing.py         how long each operation took, and what was covered           no torch
 comparing.py      whether one plan was faster than another                     no torch
 machine.py        buffers and closures, bound once                             torch
+pages.py          memory of the host in huge pages                             torch
 operations/       what each operation computes, by role and phase              torch
 communication.py  collectives and messages (routed.py, stream_wire.py)         torch
 lanes.py          where closures run: the host, or streams                     torch

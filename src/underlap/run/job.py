@@ -83,8 +83,9 @@ def steps_of(folder: Path, plan: str) -> Path:
 
 BOTH = "both"
 """The folder of the record of both plans of a comparison in one: the last steps of each, in turns."""
-IN_TURNS = 32
-"""So many of each."""
+MOST_IN_BOTH = 200_000
+"""Operations of a rank in it, so that it can be read in seconds; but LEAST_IN_BOTH steps of each."""
+LEAST_IN_BOTH = 16
 
 
 class SeenCeiling(msgspec.Struct, kw_only=True):

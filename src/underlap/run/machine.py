@@ -9,6 +9,7 @@ import torch
 
 from underlap.cost.work import Attention, Gemm, Work
 from underlap.model import Model
+from underlap.run.pages import pieces
 from underlap.run.program import Instruction, Operand, Program
 
 Closure = Callable[[], None]
@@ -40,7 +41,8 @@ class Memory:
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program = program
         self.device = device
-        slots = [torch.zeros(size, dtype=torch.uint8, device=device) for size in program.slots]
+        on_host = device.type == "cpu"
+        slots = pieces(program.slots) if on_host else [_zeros(size, device) for size in program.slots]
         self.tensors: list[torch.Tensor | None] = []
         for cell in program.cells:
             if cell.slot < 0:
@@ -67,6 +69,10 @@ class Memory:
             if name == buffer and tensor is not None:
                 found[layer if layer >= 0 or micro_batch < 0 else micro_batch] = tensor
         return found
+
+
+def _zeros(size: int, device: torch.device) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8, device=device)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

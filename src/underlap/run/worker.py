@@ -26,7 +26,7 @@ from underlap.run.ceilings import LeftOut
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.core import Core
 from underlap.run.engine import Engine, Inputs, trains
-from underlap.run.job import BOTH, IN_TURNS, Job, Outcome, Seen, SeenCeiling, steps_of
+from underlap.run.job import BOTH, LEAST_IN_BOTH, MOST_IN_BOTH, Job, Outcome, Seen, SeenCeiling, steps_of
 from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
@@ -319,7 +319,8 @@ def _comparable(engines: dict[str, Engine]) -> bool:
 
 def _write_both(job: Job, engines: dict[str, Engine], records: dict[str, list[Record]], core: float | None) -> None:
     """Steps with overlap and without in one trace: what computes beside communication in some and alone in others."""
-    steps = [(engine, record) for name, engine in engines.items() for record in records[name][-IN_TURNS:]]
+    count = max(LEAST_IN_BOTH, MOST_IN_BOTH // sum(len(engine.program.instructions) for engine in engines.values()))
+    steps = [(engine, record) for name, engine in engines.items() for record in records[name][-count:]]
     steps.sort(key=lambda step: step[1].started_ns)
     trace = document_of_steps([(engine.program, record) for engine, record in steps], job.workload.precision, core_ns=core)
     _put(job.folder / BOTH, steps[0][0].program.rank, trace)
