@@ -19,7 +19,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from conditions_cases import DENSE, MOST_SPREAD, TRAIN, Case, spread
+from conditions_cases import DENSE, MOST_SPREAD, REPETITIONS, TRAIN, Case, spread
 
 from underlap import inputs
 from underlap.cluster import Cluster
@@ -30,12 +30,20 @@ from underlap.trial import Beside, Foretold, Outcome, Trial, VariantBeside
 CLUSTER = Path(__file__).parents[1] / "examples" / "clusters" / "two-cores-500mbit.yaml"
 DATA = Path(__file__).with_name("run_accuracy.json")
 ATTEMPTS = 3
+SHORT = 41
+"""Repetitions where a step is a tenth of a second: seven would all lie in one second of the machine."""
 STEP, COMMUNICATION, ALL_TO_ALL = 0.1, 0.1, 0.2
 """What the errors are held to."""
 
 
 def _case(
-    name: str, shape: tuple[int, int, int], workload: str, layout: str, policy: str, experts: tuple[int, int] | None
+    name: str,
+    shape: tuple[int, int, int],
+    workload: str,
+    layout: str,
+    policy: str,
+    experts: tuple[int, int] | None,
+    repetitions: int = REPETITIONS,
 ) -> Case:
     width, intermediate, layers = shape
     return Case(
@@ -48,6 +56,7 @@ def _case(
         layout=layout,
         policy=policy,
         experts=experts,
+        repetitions=repetitions,
     )
 
 
@@ -57,7 +66,7 @@ CASES = (
     _case("tp, little compute", (128, 256, 4), DENSE.format(16), "tp=2", "tp=split_batch", None),
     _case("tp with sp", (256, 1280, 3), DENSE.format(8), "tp=2,sp", "tp=split_batch", None),
     _case("tp, prefill", (512, 2048, 4), "prefill,batch=8,seq=128,precision=fp32", "tp=2", "tp=split_batch", None),
-    _case("tp, small batch", (256, 1536, 6), DENSE.format(2).replace("128", "16"), "tp=2", "tp=split_batch", None),
+    _case("tp, small batch", (256, 1536, 6), DENSE.format(2).replace("128", "16"), "tp=2", "tp=split_batch", None, SHORT),
     _case("dp", (256, 1024, 3), TRAIN.format(32, 16), "dp=2", "dp=bucket:2MB", None),
     _case("fsdp", (256, 1024, 3), TRAIN.format(32, 16), "fsdp=2", "fsdp=prefetch:1", None),
     _case("ep", (256, 192, 4), TRAIN.format(16, 8), "dp=2,ep=2", "ep=split_batch,dp=bucket:1MB", (4, 1280)),
