@@ -51,7 +51,7 @@ SECTIONS = {
     "map": """## The map
 
 Prefill of dense models, tp=2, without a policy and with `tp=split_batch`. Attention and feed-forward take about as long, so that
-each message has as much compute beside it as the next. The links are of 500 Mbit/s, but for the ends of the map. At its left end
+each message has as much compute beside it as the next; widths and links of 100 Mbit/s to 2 Gbit/s set the ratio. At its left end
 compute is a tenth of the step, so little can leave it, and what a link saves up while ranks compute shortens the baseline's
 messages already; at its right end communication is.
 
@@ -248,8 +248,9 @@ Named first (contention: established) in {named} of {len(found)}; the high end o
 promise whose low end is 0 says at most so much. Of dependence the change is that of a step which waits for no result before its
 end, in turns with the baseline's (`--ceilings`: what it computes is wrong); beside it what the policy wins, which leaves the ends
 exposed, and halves. Without sending, compute is quicker than it is between transfers, as what passes through a core takes its
-caches. No recording tells by how much, so this promise falls short. Contention exposes nothing and is no cause of exposure: it is
-found where the steps of both plans are in one record (`--record`, folder both), as compute that is slower beside communication.
+caches. No recording tells by how much: this promise falls short the more, the larger the part of compute in the step. Contention
+exposes nothing and is no cause of exposure: it is found where the steps of both plans are in one record (`--record`, folder both),
+as compute that is slower beside communication.
 """
 
 
