@@ -248,9 +248,9 @@ Named first (contention: established) in {named} of {len(found)}; the high end o
 promise whose low end is 0 says at most so much. Of dependence the change is that of a step which waits for no result before its
 end, in turns with the baseline's (`--ceilings`: what it computes is wrong); beside it what the policy wins, which leaves the ends
 exposed, and halves. Without sending, compute is quicker than it is between transfers, as what passes through a core takes its
-caches. No recording tells by how much: this promise falls short the more, the larger the part of compute in the step. Contention
-exposes nothing and is no cause of exposure: it is found where the steps of both plans are in one record (`--record`, folder both),
-as compute that is slower beside communication.
+caches. No recording tells by how much: this promise falls short the more, the larger the part of compute in the step.
+Contention exposes nothing and is no cause of exposure: it is found where the steps of both plans are in one record (`--record`,
+folder both), as compute that is slower beside communication.
 """
 
 
