@@ -1,5 +1,7 @@
 """Dependences inferred from timing, tested on other steps: contradicted ones go, others hold in every step."""
 
+import dataclasses
+
 import numpy as np
 
 from tests.analyze.drawn import COMMUNICATION, US, Op, Row, timeline
@@ -113,3 +115,32 @@ def test_an_untested_or_hardly_explained_graph_is_not_trusted_and_says_on_what_p
     )
     assert (trusted.trusted, trusted.rests_on, trusted.better_than_no_change) == (True, None, True)
     assert worse.rests_on == "a graph that predicts the next step to 20.0%, where assuming no change errs by 2.0%"
+
+
+def waited_for(*gaps: float) -> list[int]:
+    """Per step a span of gloo from 50 to 400, and the thread that called it silent from 20 until so much after (before) its end.
+    The spans that are waited for, by their rows: 1, 4, 7."""
+    ops, rows = [], []
+    for number, gap in enumerate(gaps):
+        begin = number * STEP
+        rows.append(Row(f"ProfilerStep#{number}", begin - 5, begin + STEP - 10, HostKind.ANNOTATION))
+        ops += [
+            Op(0, begin, begin + 20, launch=begin),
+            Op(1, begin + 50, begin + 400, launch=begin + 19, op_class=COMMUNICATION, thread=1, call=number),
+            Op(0, begin + 400 + gap, begin + 700 + gap, launch=begin + 400 + gap),
+        ]
+    found = timeline(*ops, rows=tuple(rows), calls=(0,) * len(gaps), launch_us=0)
+    found = dataclasses.replace(found, ranks=tuple(dataclasses.replace(info, on_cpu=True) for info in found.ranks))
+    edges = graph.build(found, step_of_op=steps.find(found).of_op).edges
+    chosen = (edges.kind == EdgeKind.HANDOFF) & np.isin(edges.source, [3 * number + 1 for number in range(len(gaps))])
+    return sorted(edges.source[chosen].tolist())
+
+
+def test_a_span_whose_end_was_stamped_late_in_one_step_is_waited_for_in_the_others() -> None:
+    # A thread of gloo that gets no core tells the one that waits, and stamps its end 100 us later.
+    assert waited_for(30, -100, 30) == [1, 7]
+
+
+def test_where_as_many_steps_contradict_as_show_it_nobody_waited_for_a_span() -> None:
+    assert waited_for(30, -100) == []
+    assert waited_for(30, -100, -100) == []
