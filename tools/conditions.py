@@ -1,6 +1,7 @@
 """Write docs/conditions.md and docs/conditions.svg: under which conditions overlap pays, measured on two cores.
 
-    python tools/conditions.py --write             runs everything (needs root, PyTorch and Linux) and replaces both files
+    python tools/conditions.py --write             runs everything (needs root, PyTorch and Linux) and replaces both files, and
+                                                   tools/conditions.json, which they are made of
     python tools/conditions.py --keep FILE         also keeps what was measured, as JSON
     python tools/conditions.py --from FILE         makes the page of what was kept, and runs nothing
 
@@ -31,6 +32,7 @@ from underlap.flows import run as flow  # noqa: E402
 from underlap.trial import Trial  # noqa: E402
 
 PAGE, FIGURE = ROOT / "docs" / "conditions.md", ROOT / "docs" / "conditions.svg"
+DATA = Path(__file__).with_name("conditions.json")
 ATTEMPTS = 3
 BUDGET_S = 570.0
 """Nothing is run again that would end later, to go by how long it took before: what spreads is then shown as it is."""
@@ -77,7 +79,8 @@ def main() -> None:
     if arguments.write:
         PAGE.write_text(text, encoding="utf-8")
         FIGURE.write_text(figure, encoding="utf-8")
-        print(f"Wrote {PAGE}\nWrote {FIGURE}")
+        DATA.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+        print(f"Wrote {PAGE}\nWrote {FIGURE}\nWrote {DATA}")
     else:
         sys.stdout.write(text)
 
@@ -108,7 +111,8 @@ def measured(cases: Sequence[Case], keep: Path | None) -> list[Row]:
                 if case.name in took and found[case.name].spread < again.spread:
                     again = msgspec.structs.replace(found[case.name], attempts=attempt)
                 found[case.name] = again
-                took[case.name] = PER_STEP * 1e-9 * sum(sum(variant.step_ns) for variant in trial.variants)
+                steps = [*(one.step_ns for one in trial.variants), *(one.step_ns + one.planned_step_ns for one in trial.ceilings)]
+                took[case.name] = PER_STEP * 1e-9 * sum(map(sum, steps))
             if keep is not None:
                 keep.write_bytes(msgspec.json.encode(list(found.values())))
             sys.stderr.write(f"conditions: {launch}: {len(together)} comparisons in {time.monotonic() - begin:.0f} s\n")

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from string import Template
 from typing import NamedTuple
 
-from conditions_cases import CORNER_REPETITIONS, HIDDEN, INDEPENDENT, REPETITIONS, Row
+from conditions_cases import CASES, HIDDEN, INDEPENDENT, QUICKER, REPETITIONS, Row
 
-from underlap.run.ceilings import LEVER, LeftOut
+from underlap.run.ceilings import LEVER
+from underlap.trial import LeftOut
 
 HEAD = f"""\
 <!-- Written by tools/conditions.py from real runs: do not edit, run make conditions again. Figures differ from run to run. -->
@@ -18,23 +19,25 @@ HEAD = f"""\
 # The conditions of overlap, measured
 
 Overlap is a schedule, and pays under three conditions: independence (nothing waits for the result yet), headroom (compute and
-communication do not take the same resource), length (the compute is as long as the communication). Here each is kept and broken,
-with `underlap run --ab --fabric --priority` on two ranks.
+communication do not take the same resource), length (the compute is at least as long as the communication). Here each is kept
+and broken, with `underlap run --ab --fabric --priority` on two ranks.
 
 * compute, communication: of the baseline, which does one after the other, so alone; unions in a step, mean per rank. ratio: the
   one over the other. slower rank: the compute of the rank that computes longest. taken: what a rank's core was busy with in the
   baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
   computes.
-* baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS} repetitions
-  (81 of `buckets`, 21 of those with short messages, {CORNER_REPETITIONS} where the ratio is near 1, 11 of `unshaped`) in turns.
-  policy / baseline: the median of the ratios of neighbors, with the order statistics that hold it with 95 %.
-* bound: max(compute of the slower rank + taken, communication). above: how far the policy's step is above it. Expected: at most
-  8 %, 12 % at the corner (ratio 0.8 to 1.25), where the conditions hold.
-* link: what the bytes of a rank take at the rate of its link, headers included. In the baseline a link that was idle while ranks
-  computed lets 128 kB pass at once, which shortens its messages; where overlap keeps the link busy, nothing gathers. above with
-  link: how far the step is above the same with link beside communication.
+* baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS}
+  repetitions in turns, or of as many as stand behind a shape. policy / baseline: the median of the ratios of neighbors,
+  with the order statistics that hold it with 95 %.
+* bound: max(compute of the slower rank + taken, communication), at the pace of the baseline: a step below it computed quicker.
+  above: how far the policy's step is above it. Expected: at most 8 %, 12 % at the corner (ratio 0.8 to 1.25), where each message
+  has independent compute beside it. Of `slowed rank` taken is mostly the other process's, and no part of the bound.
+* link: what the bytes of a rank take at the rate of its link, headers included. While ranks compute, an idle link saves up
+  128 KiB that then pass at once. The baseline has such pauses and the policy has none, so that its messages take up to
+  `link`. above with link: how far the step is above the bound with link in place of communication, where that is longer.
 * regime, by the established outcome: **hidden**, a gain, and {100 * HIDDEN:.0f} % or more of the shorter of compute and
-  communication left the step; **partly**, a gain of less; **nothing**, all of the interval within 5 % of 1; **loss**. Undecided:
+  communication left the step; **quicker**, more than {100 * QUICKER:.0f} % did, so that compute became quicker as well;
+  **partly**, a gain of less; **nothing**, all of the interval within 5 % of 1; **loss**. Undecided:
   the interval allows more than one.
 * hides: communication covered by compute over all communication, of the baseline and of the policy.
 * wire: bytes on the links with the policy over those of the baseline.
@@ -52,8 +55,8 @@ SECTIONS = {
 
 Prefill of dense models, tp=2, without a policy and with `tp=split_batch`. Attention and feed-forward take about as long, so that
 each message has as much compute beside it as the next; widths and links of 100 Mbit/s to 2 Gbit/s set the ratio. At its left end
-compute is a tenth of the step, so little can leave it, and what a link saves up while ranks compute shortens the baseline's
-messages already; at its right end communication is.
+compute is a tenth of the step, and at its right end communication is less: little can leave it. Rows are named by the ratio that
+was meant, which the machine's pace moves. `map 10` has nearly all of its compute in the feed-forward.
 
 ![{alt}](conditions.svg)
 
@@ -72,19 +75,20 @@ and in a prefill.
 """,
     "size": """## A small batch
 
-A model as wide as that of `train 1.1`, with 32 tokens in place of 1024: messages of 16 kB, whose time is latency, and products
-that a split makes slow.
+A model as wide as that of `train 1.1`, with 32 tokens in place of 1024: messages of 32 KiB (halves of 16), whose time is latency,
+and products that a split makes slow.
 
 """,
     "headroom": """## Who may interrupt whom
 
-`train 1.1` with four layers, and gloo's threads below the one that computes (`--priority compute`): they run
-once it waits, so that what is called and not waited for lasts longer, and less of it is out of the way.
+`train 1.1` with gloo's threads below the one that computes (`--priority compute`): they run once it waits, so that what is
+called and not waited for is not sent yet, and less of it is out of the way.
 
 """,
     "contention": """## Links that nothing holds to a rate
 
-Then a transfer is copying by the cores that compute: what communication takes is a large part of it, and is not hidden but moved.
+Then a transfer is copying by the cores that compute: what communication takes is a large part of it, which overlap moves and
+does not hide.
 `short` has short messages: over a link of a rate they are worth hiding; over one without, halves cost more than they hide.
 
 """,
@@ -110,7 +114,8 @@ def page(rows: Sequence[Row]) -> tuple[str, str]:
         if name == "contention":
             free = [one for one in found if one.links == "unshaped"]
             lost = sum(one.regime == "loss" for one in free)
-            text += f"A loss is what is often told of this: {lost} of the {len(free)} without a rate came out as one.\n\n"
+            text += f"A loss is what is often told of this: {lost} of the {len(free)} without a rate came out as one.\n"
+            text += "".join(map(_quicker, free)) + "\n"
         if name == "planted":
             text += _planted({one.name: one for one in rows}) + "\n"
     return text + _tail(rows), _figure(by_section["map"])
@@ -163,7 +168,7 @@ def _table(rows: Sequence[Row]) -> str:
             str(one.attempts),
         )
         lines.append(f"| {' | '.join(cells)} |\n")
-    shapes = "".join(f"* {one.name}: {one.shape}; {one.layout}; {one.workload}; {one.policy}\n" for one in rows)
+    shapes = "".join(map(_shape, rows))
     return "".join(lines) + "\n" + shapes
 
 
@@ -243,14 +248,13 @@ def _planted(rows: dict[str, Row]) -> str:
     inside = sum(one.inside is True for one in found)
     return f"""\
 {"".join(lines)}
-Named first (contention: established) in {named} of {len(found)}; the high end of the promise (of contention: the cost) within
-{100 * TOLERANCE:.0f} % of the change in {kept}; the change in the range of the promise (give or take as much) in {inside}. A
-promise whose low end is 0 says at most so much. Of dependence the change is that of a step which waits for no result before its
-end, in turns with the baseline's (`--ceilings`: what it computes is wrong); beside it what the policy wins, which leaves the ends
-exposed, and halves. Without sending, compute is quicker than it is between transfers, as what passes through a core takes its
-caches. No recording tells by how much: this promise falls short the more, the larger the part of compute in the step.
-Contention exposes nothing and is no cause of exposure: it is found where the steps of both plans are in one record (`--record`,
-folder both), as compute that is slower beside communication.
+Named first (contention: established) in {named} of {len(found)}: `fabric_bound` counts for too little compute, as it says
+that the link was full all along. The high end of the promise (of contention: the cost) is within {100 * TOLERANCE:.0f} % of
+the change in {kept}, the change in the range of the promise (give or take as much) in {inside}; a promise whose low end is
+0 says at most so much. What is dependent here is the baseline itself: the change is that of a step which waits for no
+result before its end, in turns with the baseline's (`--ceilings`: what it computes is wrong); beside it what the policy
+wins, which leaves the ends exposed, and halves. Contention exposes nothing and is no cause of exposure: it is found where
+the steps of both plans are in one record (`--record`, folder both), as compute that is slower beside communication.
 """
 
 
@@ -311,6 +315,23 @@ def _named(planted: Planted) -> str:
     return named + (f" ({late})" if late and "late_peer" in [cause for cause, _ in causes[:2]] else "")
 
 
+def _quicker(row: Row) -> str:
+    if row.regime != "quicker":
+        return ""
+    less = -row.more_compute[0]
+    return f"Of the step of `{row.name}` more went than its communication takes: its compute took {less:.0f} ms less.\n"
+
+
+def _shape(row: Row) -> str:
+    parts = [f"{row.name}: {row.shape}", row.layout, row.workload, row.policy]
+    if row.priority != "communication":
+        parts.append(f"priority {row.priority}")
+    count = next(case.repetitions for case in CASES if case.name == row.name)
+    if count != REPETITIONS:
+        parts.append(f"{count} repetitions")
+    return f"* {'; '.join(parts)}\n"
+
+
 # ---- words
 
 
@@ -320,16 +341,16 @@ def _summary(rows: Sequence[Row]) -> str:
     of_link = [one for one in fitting if one.above_link <= one.allowed]
     regimes = Counter(one.regime for one in rows if one.section != "planted")
     listed = ", ".join(
-        f"{name} {regimes[name]}" for name in ("hidden", "partly", "nothing", "loss", "undecided") if regimes[name]
+        f"{name} {regimes[name]}" for name in ("hidden", "quicker", "partly", "nothing", "loss", "undecided") if regimes[name]
     )
     hides = max(one.base_hidden / one.communication for one in rows)
     again = sum(one.attempts > 1 for one in rows)
     equal = sum(one.bytes_equal for one in rows)
     return f"""\
-Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which the conditions hold (the map, and
-other passes) end within what is expected above the bound; {len(of_link)} where the bound knows the rate of the link. A baseline
-hides {100 * hides:.1f} % of its communication at most. Bytes handed in are equal with and without the policy in {equal} of
-{len(rows)}, and agree with the plan; {again} comparisons were run again.
+Of {sum(regimes.values())} comparisons: {listed}. {len(within)} of the {len(fitting)} in which each message has independent
+compute beside it (the map, and other passes) end within what is expected above the bound; {len(of_link)} where the bound
+knows the rate of the link. A baseline hides {100 * hides:.1f} % of its communication at most. Bytes handed in are equal
+with and without the policy in {equal} of {len(rows)}, and agree with the plan; {again} comparisons were run again.
 
 """
 
@@ -338,16 +359,16 @@ def _tail(rows: Sequence[Row]) -> str:
     return f"""\
 ## What this does not show
 
-* Where a step stays above the bound: the messages of the embedding and of the head, and the last one of each direction, have
-  nothing independent beside them (with `split_batch` three messages of 4 x layers + 2); halves take a latency more; while the
-  first half computes, and in the loss and the optimizer, the link is idle.
+* Where a step stays above the bound: the messages of the embedding, of the head, and the last half of each direction have nothing
+  independent beside them (with `split_batch` and tp 3 of 4 x layers + 2 in training, 1.5 of 2 x layers + 1 in a prefill); halves
+  take a latency more; while the first half computes, and in the loss and the optimizer, the link is idle.
 * That a link is full can be told (`fabric_bound`), not that it is slower than another: two ranks wait for it alike, and nothing
   says what rate it should have.
 * gloo on CPUs: nothing of NCCL kernels, of multiprocessors shared with compute, or of NVLink. Ring attention and pipelines are
   held to correctness, bytes and order only (tests/run), as messages between two ranks hang with this priority.
 
 Measured with {"; ".join(dict.fromkeys(one.made_with for one in rows))}, in {len({(one.links, one.slowed) for one in rows})} kinds
-of launches; SCHED_FIFO for both threads, gloo's above the one that computes, unless a row says otherwise.
+of launches; SCHED_FIFO for both threads, gloo's above the one that computes, where no other priority stands behind a shape.
 """
 
 
@@ -356,7 +377,14 @@ of launches; SCHED_FIFO for both threads, gloo's above the one that computes, un
 WIDE, HIGH = 720, 420
 LEFT, TOP, RIGHT, BOTTOM = 70, 30, 20, 60
 LOW_X, HIGH_X, LOW_Y, HIGH_Y = 0.08, 16.0, 0.4, 1.2
-COLORS = {"hidden": "#1b7837", "partly": "#7fbf7b", "nothing": "#8a8a8a", "loss": "#b2182b", "undecided": "#c9a227"}
+COLORS = {
+    "hidden": "#1b7837",
+    "quicker": "#2166ac",
+    "partly": "#7fbf7b",
+    "nothing": "#8a8a8a",
+    "loss": "#b2182b",
+    "undecided": "#c9a227",
+}
 SVG = Template("""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 $wide $high" role="img" aria-label="$alt" font-family="sans-serif"
 font-size="12"> <rect width="$wide" height="$high" fill="#ffffff"/>

@@ -82,8 +82,9 @@ Measured with torch {importlib.metadata.version("torch")}, Python {platform.pyth
 
 * gloo on CPUs: nothing of NCCL kernels, of multiprocessors shared with compute, or of NVLink.
 * Compute is a fixed number of equal products, so a step varies little. Compute and communication take each other's core a
-  little: what `dependent`, `serialized`, `queued` and `late_submission` win is less than the high end of their promise by that,
-  and `too_short` wins more. No lever counts it, as one recording does not tell what either would take alone.
+  little: what `dependent`, `serialized` and `late_submission` win is less than the high end of their promise by that, and
+  `too_short` wins more. No lever counts it, as such a recording does not tell what either would take alone.
+* The high end of `queued` gives the short all-reduce the link for itself; it had to share it with the long ones.
 * `dependent` and `serialized` are the same to the clock. They are told apart by whether the call was asynchronous; that the next
   compute does not need the result is known to the author of the program, and to no trace.
 """

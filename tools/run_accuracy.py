@@ -19,7 +19,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from conditions_cases import DENSE, MOST_SPREAD, REPETITIONS, TRAIN, Case, spread
+from conditions_cases import DENSE, MOST_SPREAD, REPETITIONS, TRAIN, Case, shape, spread
 
 from underlap import inputs
 from underlap.cluster import Cluster
@@ -146,13 +146,12 @@ def _held(case: Case, trial: Trial, attempt: int) -> Held:
     assert trial.prediction is not None
     assert trial.ab is not None
     variants = [msgspec.structs.replace(one, operations=[]) for one in trial.prediction.variants]
-    experts = f", {case.experts[0]} experts of {case.experts[1]}" if case.experts else f", ffn {case.intermediate}"
     return Held(
         name=case.name,
         layout=case.layout,
         workload=case.workload,
         policy=case.policy,
-        shape=f"{case.layers} layers of {case.width}{experts}",
+        shape=shape(case),
         attempts=attempt,
         outcome=trial.ab.outcome,
         foretold=msgspec.structs.replace(trial.prediction, variants=variants),
@@ -163,19 +162,20 @@ HEAD = f"""\
 ## Real runs over a shaped link
 
 Plans that `underlap run --ab --predict` ran on two cores over links of 500 Mbit/s, with gloo's threads above the one that
-computes. The cluster file ({CLUSTER.relative_to(Path(__file__).parents[1])}) is what `underlap calibrate` measured on the same
-machine, committed before these runs; it timed shapes and transfers alone, and ran no plan with a pass. Each row is one plan,
-baseline or policy. step: of the slowest rank, ms. communication: union of the transfers of a rank from when the last rank came
-to each, mean over ranks, as the simulator has no ranks that are late by chance. spread: what holds the measured median with 95 %,
-over it. from, to: the simulated step with all costs of the cluster at the quick, and at the slow end of their ranges. A case
-whose steps scatter by more than 10 % (middle half over median) is run again, at most twice. Held to: steps and communication
-within 10 %, where all-to-alls are in it 20 %, and every established sign right.
+computes. The cluster file ({CLUSTER.relative_to(Path(__file__).parents[1])}) is what `underlap calibrate` measured on the
+same machine, committed before these runs; it timed shapes and transfers, alone and side by side, and ran no plan with a
+pass. Each row is one plan, baseline or policy. step: of the slowest rank, ms. communication: union of the transfers of a
+rank from when the last rank came to each, mean over ranks, as the simulator has no ranks that are late by chance. interval:
+what holds the measured median with 95 %, over it. from, to: the simulated step with all costs of the cluster at the quick,
+and at the slow end of their ranges. A case whose steps scatter by more than 10 % (middle half over median) is run again, at
+most twice, and the last run stands. Held to: steps and communication within 10 %, where all-to-alls are in it 20 %, and
+every established sign right.
 
 Measured right after the calibration, as the machine is shared and its cores drift: with constants that were ten minutes old, and
-the same code, 5 of 9 overlapped steps were within, the others up to 24 % longer than simulated; communication of 17 of 18 plans
-and all nine signs held.
+the same code, 5 of 9 overlapped steps were within, the others simulated 16 to 24 % too short; communication of 17 of 18 plans and
+all nine signs held.
 
-| case | plan | step | from | to | measured | error % | spread % | communication | measured | error % | spread % |
+| case | plan | step | from | to | measured | error % | interval % | communication | measured | error % | interval % |
 |---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 

@@ -12,6 +12,7 @@ from underlap.report import Report
 SCHEMA = "underlap.trial/1"
 
 Outcome = Literal["gain", "no difference", "loss"]
+LeftOut = Literal["waits", "messages", "half_transfers"]
 Word = Literal["hidden", "removed", "shortened", "shifted"]
 
 
@@ -167,7 +168,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
     or what half the bytes would win."""
 
     plan: str
-    left_out: Literal["waits", "messages", "half_transfers"]
+    left_out: LeftOut
     """waits: nothing is waited for before the end of the step. messages: nothing is sent. half_transfers: links have twice their
     rate."""
     lever: str

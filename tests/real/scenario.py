@@ -180,7 +180,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
 
 def block(me: Rank, step: Callable[..., None], trace: Path, *, planted: bool) -> dict[str, list[int]]:
     """STEPS steps under the profiler; what the clock saw of them, in ns."""
-    before_others(SECOND)
+    before_others(COMPUTE_PRIORITY)
     step(me, planted=planted)
     dist.barrier()
     me.planted_ns.clear()
@@ -209,7 +209,7 @@ def unit_ns(me: Rank) -> int:
     return int(longest.item())
 
 
-FIRST, SECOND = 20, 10
+COMMUNICATION_PRIORITY, COMPUTE_PRIORITY = 20, 10
 """Real-time priorities: of communication, and of compute. The other way around nothing would be hidden."""
 
 
@@ -230,10 +230,10 @@ def run(out: Path, rank: int, names: list[str], turns: int) -> None:
     """All scenarios, `turns` pairs of blocks each."""
     torch.set_num_threads(1)
     own_core(rank)
-    before_others(FIRST)
+    before_others(COMMUNICATION_PRIORITY)
     dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2, timeout=RENDEZVOUS_TIMEOUT)
     me = Rank(rank)
-    before_others(SECOND)
+    before_others(COMPUTE_PRIORITY)
     me.unit_ns = unit_ns(me)
     for name in names:
         seen: dict[str, list[dict[str, list[int]]]] = {"planted": [], "removed": []}

@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 from underlap.errors import RunError
 from underlap.plan import OpKind
-from underlap.run.ceilings import LeftOut
 from underlap.run.engine import Engine
 from underlap.run.job import Job
 from underlap.run.session import Session
 from underlap.run.worker import work
+from underlap.trial import LeftOut
 
 GOOD_STEPS = 4
 """Two to warm up and two measured ones; the next one ends in the middle."""

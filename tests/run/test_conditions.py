@@ -1,4 +1,5 @@
-"""The conditions of overlap over a shaped link, in short: docs/conditions.md has them all. One launch, under a minute."""
+"""The conditions of overlap over a shaped link, in short: docs/conditions.md has them all. One launch,
+and up to two more where its steps spread."""
 
 from __future__ import annotations
 

@@ -32,15 +32,15 @@ class Interference:
 
 
 def interference(timeline: Timeline, wait_ns: Int64) -> Interference | None:
-    """From the core time that ranks recorded; None where one that sends did not, or where it is 0. `wait_ns`: per operation, -1
+    """From the core time that ranks recorded; None where one that sends did not, or took none. `wait_ns`: per operation, -1
     where unknown."""
     ops = timeline.ops
     duration = ops.end_ns - ops.start_ns
     transfer = np.where(_transfers(timeline), duration - np.maximum(wait_ns, 0), 0)
     pairs = [(info.core_ns, int(transfer[ops.rank == info.rank].sum())) for info in timeline.ranks]
     rates = [None if core is None else core / length for core, length in pairs if length]
-    known = [rate for rate in rates if rate is not None]
-    if len(known) < len(rates) or not any(known):
+    known = [rate for rate in rates if rate]
+    if not known or len(known) < len(rates):
         return None
     taken = min(1.0, *known) * transfer
     return Interference(taken_ns=taken, stretch_ns=stretch(timeline, taken, transfer, ops.start_ns, ops.end_ns))

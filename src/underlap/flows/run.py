@@ -26,7 +26,7 @@ from underlap.plan import Plan
 from underlap.planner import plan as planned
 from underlap.policy import Policy
 from underlap.run import comparing
-from underlap.run.ceilings import LeftOut, check_ceilings, measurable
+from underlap.run.ceilings import check_ceilings, measurable
 from underlap.run.fabric import INTERFACE, Fabric
 from underlap.run.fabric_spec import FabricSpec, fabric_spec
 from underlap.run.job import BOTH, Job, steps_of
@@ -34,7 +34,7 @@ from underlap.run.priority import Priority
 from underlap.run.program import compiled
 from underlap.run.supported import check_runnable
 from underlap.schedule import Refusal, apply, check_kept
-from underlap.trial import Trial
+from underlap.trial import LeftOut, Trial
 from underlap.workload import Decode, Prefill, Workload, check_workload, micro_batch_size
 
 PROMPT_TOKENS = 4096

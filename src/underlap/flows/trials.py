@@ -19,7 +19,7 @@ from underlap.report import Report
 from underlap.run import comparing
 from underlap.run.ceilings import LEVER
 from underlap.run.fabric_spec import fabric_text
-from underlap.run.job import BOTH, Job, Outcome, Seen, SeenCeiling, steps_of
+from underlap.run.job import BOTH, HandedIn, Job, Seen, SeenCeiling, steps_of
 from underlap.run.timing import Account
 from underlap.trial import Ceiling, Comparison, ControlBytes, Promised, RunBytes, Slowdown, StepParts, Trial, Variant, WireBytes
 from underlap.workload import Train, workload_text
@@ -36,7 +36,7 @@ HOST_LIMIT = 0.1
 
 def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | None) -> Trial:
     """Read and removed: what rank 0 handed in. `scenario`: what the predictions of the plans are of."""
-    outcome = msgspec.json.decode(job.outcome.read_bytes(), type=Outcome)
+    outcome = msgspec.json.decode(job.outcome.read_bytes(), type=HandedIn)
     job.outcome.unlink()
     variants = [_variant(each, seen, outcome.barrier_bytes) for each, seen in zip(plans, outcome.seen, strict=True)]
     reports = [analyze(job.folder / each.name) for each in plans]
@@ -208,7 +208,7 @@ def _wire(seen: Seen, planned_bytes: int, barrier_bytes: int) -> WireBytes:
     )
 
 
-def _comparison(what: Asked, variants: list[Variant], reports: list[Report], outcome: Outcome) -> Comparison:
+def _comparison(what: Asked, variants: list[Variant], reports: list[Report], outcome: HandedIn) -> Comparison:
     before, after = variants
     ratio, low, high = comparing.interval(comparing.ratios(before.step_ns, after.step_ns))
     found = comparing.outcome(low, high, len(after.step_ns))

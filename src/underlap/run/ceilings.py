@@ -11,14 +11,14 @@ it. No torch.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal, get_args
+from typing import get_args
 
 from underlap.errors import OptionError
 from underlap.plan import Plan
 from underlap.run.fabric_spec import FabricSpec
+from underlap.trial import LeftOut
 from underlap.workload import Decode, Workload
 
-LeftOut = Literal["waits", "messages", "half_transfers"]
 LEFT_OUT: tuple[LeftOut, ...] = get_args(LeftOut)
 LEVER = {"waits": "if_independent", "messages": "if_nothing_sent", "half_transfers": "if_half_transfer"}
 """The lever of a Report that promises as much."""

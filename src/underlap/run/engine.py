@@ -13,7 +13,6 @@ from underlap.layout import Layout
 from underlap.model import Model
 from underlap.plan import OpKind, Plan
 from underlap.run.backend import Backend, of_device
-from underlap.run.ceilings import LeftOut
 from underlap.run.lanes import StreamLanes
 from underlap.run.machine import Closure, Constants, Memory, Rank
 from underlap.run.operations import bound
@@ -22,6 +21,7 @@ from underlap.run.program import Program, compiled
 from underlap.run.streams import against_capture
 from underlap.run.times import Record
 from underlap.run.weights import Division, Parameters
+from underlap.trial import LeftOut
 from underlap.workload import Decode, Train, Workload, micro_batch_size, micro_batches, sequences, tokens
 
 

@@ -43,7 +43,7 @@ SWITCH = "10.77.255.254"
 
 _NET = 0x40000000  # CLONE_NEWNET of linux/sched.h
 _TOOL_S = 20.0
-_SAID = "TORCH_CPP_LOG_LEVEL"
+_TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 Result = TypeVar("Result")
 
@@ -147,19 +147,19 @@ def fabric(spec: FabricSpec, ranks: int) -> Iterator[Fabric]:
         raise OptionError(f"fabric: {reason}")
     if ranks > MOST_RANKS:
         raise OptionError(f"fabric: {ranks} ranks are too many: expected at most {MOST_RANKS}")
-    strange = [rank for rank, _ in spec.slower if rank >= ranks]
+    strange = [rank for rank, _ in spec.own_rates if rank >= ranks]
     if strange:
         raise OptionError(f"fabric: rank{strange[0]} has a rate, but there are {ranks} ranks: expected rank0 to rank{ranks - 1}")
     held: list[int] = []
-    said = os.environ.get(_SAID)
+    said = os.environ.get(_TORCH_LOG_LEVEL)
     try:
         # No names are known in these namespaces, and torch would warn of that for every socket.
-        os.environ[_SAID] = said or "ERROR"
+        os.environ[_TORCH_LOG_LEVEL] = said or "ERROR"
         _elsewhere(lambda: _build(spec, ranks, held))
         yield Fabric(spec=spec, ranks=ranks, owner=os.getpid(), switch=held[0], hosts=tuple(held[1:]))
     finally:
         if said is None:
-            del os.environ[_SAID]
+            del os.environ[_TORCH_LOG_LEVEL]
         for descriptor in held:
             os.close(descriptor)
 

@@ -28,7 +28,7 @@ class FabricSpec:
 
     rate: int | None
     """Bit/s on the wire, headers included; None: as fast as the machine copies."""
-    slower: tuple[tuple[int, int | None], ...] = ()
+    own_rates: tuple[tuple[int, int | None], ...] = ()
     """Ranks whose link has a rate of its own, in order."""
     burst: int = BURST
     """Bytes that pass at once after a pause."""
@@ -37,12 +37,12 @@ class FabricSpec:
 
     def rate_of(self, rank: int) -> int | None:
         """Bit/s of a rank's link; None: unshaped."""
-        return dict(self.slower).get(rank, self.rate)
+        return dict(self.own_rates).get(rank, self.rate)
 
     @property
     def shaped(self) -> bool:
         """Whether every link has a rate."""
-        return self.rate is not None and all(rate is not None for _, rate in self.slower)
+        return self.rate is not None and all(rate is not None for _, rate in self.own_rates)
 
 
 def fabric_spec(text: str) -> FabricSpec:
@@ -65,12 +65,12 @@ def fabric_spec(text: str) -> FabricSpec:
         )
     if not 1_000_000 <= latency <= 10**10:
         raise OptionError(f"fabric: latency={given['latency']}: expected from 1ms to 10s")
-    return FabricSpec(rate=_rate(first), slower=tuple(sorted(rates.items())), burst=burst, latency_ns=latency)
+    return FabricSpec(rate=_rate(first), own_rates=tuple(sorted(rates.items())), burst=burst, latency_ns=latency)
 
 
 def fabric_text(spec: FabricSpec) -> str:
     """The form that `fabric_spec` reads; what is as by default is left out."""
-    parts = [_rate_text(spec.rate), *(f"rank{rank}={_rate_text(rate)}" for rank, rate in spec.slower)]
+    parts = [_rate_text(spec.rate), *(f"rank{rank}={_rate_text(rate)}" for rank, rate in spec.own_rates)]
     if spec.burst != BURST:
         parts.append(f"burst={bytes_text(spec.burst)}")
     if spec.latency_ns != LATENCY_NS:

@@ -11,10 +11,10 @@ import msgspec
 from underlap.layout import Layout, layout_text
 from underlap.model import Model
 from underlap.plan import Plan
-from underlap.run.ceilings import LeftOut
 from underlap.run.fabric import Fabric
 from underlap.run.priority import Priority
 from underlap.run.timing import RankTimes
+from underlap.trial import LeftOut
 from underlap.workload import Prefill, Workload, workload_text
 
 
@@ -117,7 +117,7 @@ class Seen(msgspec.Struct, kw_only=True):
     """Payload bytes through the interfaces of all ranks in each measured step. Empty where they are not counted."""
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class HandedIn(msgspec.Struct, kw_only=True):
     """What rank 0 hands in."""
 
     seen: list[Seen]

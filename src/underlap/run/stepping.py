@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from underlap.run.ceilings import LeftOut
 from underlap.run.core import Core
 from underlap.run.engine import Engine
 from underlap.run.meter import Meter
 from underlap.run.session import Session
 from underlap.run.times import Record
+from underlap.trial import LeftOut
 
 
 class Stepper:

@@ -22,11 +22,10 @@ import torch.distributed as dist
 from underlap.plan import OpKind
 from underlap.run import serving
 from underlap.run.backend import place
-from underlap.run.ceilings import LeftOut
 from underlap.run.checkpoint import Checkpoint
 from underlap.run.core import Core
 from underlap.run.engine import Engine, Inputs, trains
-from underlap.run.job import BOTH, LEAST_IN_BOTH, MOST_IN_BOTH, Job, Outcome, Seen, SeenCeiling, steps_of
+from underlap.run.job import BOTH, LEAST_IN_BOTH, MOST_IN_BOTH, HandedIn, Job, Seen, SeenCeiling, steps_of
 from underlap.run.launch import local_rank
 from underlap.run.machine import Constants
 from underlap.run.meter import Meter
@@ -39,6 +38,7 @@ from underlap.run.stepping import Stepper
 from underlap.run.times import Record
 from underlap.run.timing import RankTimes, arrivals, begins, times, typical
 from underlap.run.weights import Parameters, Seeded
+from underlap.trial import LeftOut
 from underlap.workload import Decode
 
 WARM_UP = 2
@@ -254,7 +254,7 @@ def _finish(
     pair = list(results.firsts.values())
     found = session.gathered(pair[0].difference(pair[-1]))
     if session.rank == 0:
-        outcome = Outcome(
+        outcome = HandedIn(
             seen=seen,
             both=both,
             barrier_bytes=idle[0],
@@ -269,8 +269,8 @@ def _finish(
 def _times(session: Session, job: Job, engine: Engine, records: list[Record]) -> list[RankTimes]:
     """Of all ranks. Machines have clocks of their own: when the last rank came is known on one machine only."""
     came = session.gathered(begins(engine.program, records))
-    alone = len(set(session.gathered(socket.gethostname()))) == 1
-    arrived = arrivals(engine.program, came) if alone else None
+    one_machine = len(set(session.gathered(socket.gethostname()))) == 1
+    arrived = arrivals(engine.program, came) if one_machine else None
     return session.gathered(times(engine.program, records, arrived, each=job.timed))
 
 
