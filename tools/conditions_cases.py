@@ -120,7 +120,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     link: float | None
     """What a link needs for the bytes that the plan sends, at its rate, headers included; None without a rate."""
     core: float
-    """What the core was busy with in the baseline's step beside computing: gloo's threads and the kernel's work for the links."""
+    """What communication takes of a rank's core in the baseline's step: gloo's threads and interrupts. Mean over repetitions."""
     base: float
     step: float
     """With the policy."""
@@ -138,8 +138,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """On the wire over planned, of baseline and policy."""
     spread: float
     """Of the steps: the middle half over the median, the larger of both."""
-    stolen: float
-    """Share of the steps for which other virtual machines had the cores."""
+    others: float
+    """Share of the steps for which other programs, or other virtual machines, had the cores."""
     attempts: int
     causes: tuple[list[tuple[str, float]], list[tuple[str, float]]]
     """Of exposed time, largest first, ms per step and rank; of baseline and policy."""
@@ -163,9 +163,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> float:
-        """max(compute of the slower rank + what communication takes of the core, communication), at the pace of the baseline.
-        A core that is shared with another process was busy with that too, which the compute has in it already."""
-        return max(self.slowest_compute + (0.0 if self.slowed else self.core), self.communication)
+        """max(compute of the slower rank + what communication takes of the core, communication), at the pace of the baseline."""
+        return max(self.slowest_compute + self.core, self.communication)
 
     @property
     def above(self) -> float:
@@ -215,7 +214,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         slowest_compute=_median(base, "slowest_compute_ns"),
         communication=_median(base, "communication_ns"),
         link=_link(case, base),
-        core=_median(base, "core_ns"),
+        core=statistics.fmean(one.core_ns or 0 for one in base.parts) / 1e6,
         base=statistics.median(base.step_ns) / 1e6,
         step=statistics.median(policy.step_ns) / 1e6,
         ratio=ab.ratio,
@@ -229,7 +228,7 @@ def row(case: Case, trial: Trial, attempt: int) -> Row:
         bytes_equal=ab.bytes_equal,
         wire=(_wire(base), _wire(policy)),
         spread=max(spread(each.step_ns) for each in (base, policy)),
-        stolen=sum(part.stolen_ns or 0 for each in (base, policy) for part in each.parts) / sum(base.step_ns + policy.step_ns),
+        others=max(0.0, _others(base) + _others(policy)) / sum(base.step_ns + policy.step_ns),
         attempts=attempt,
         causes=tuple([(one.cause, one.exposed_ns / 2e6) for one in each.causes] if each else [] for each in reports),  # type: ignore[arg-type]  # two of them
         late=tuple(f"rank {each.late[0].rank}, {each.late[0].first_cause}" if each and each.late else None for each in reports),  # type: ignore[arg-type]  # two of them
@@ -257,6 +256,10 @@ def _in_ms(value: float, low: float, high: float) -> tuple[float, float, float]:
 
 def _median(variant: Variant, part: str) -> float:
     return statistics.median(getattr(one, part) for one in variant.parts) / 1e6
+
+
+def _others(variant: Variant) -> int:
+    return sum((part.stolen_ns or 0) + (part.others_ns or 0) for part in variant.parts)
 
 
 def shape(case: Case) -> str:

@@ -23,15 +23,15 @@ communication do not take the same resource), length (the compute is at least as
 and broken, with `underlap run --ab --fabric --priority` on two ranks.
 
 * compute, communication: of the baseline, which does one after the other, so alone; unions in a step, mean per rank. ratio: the
-  one over the other. slower rank: the compute of the rank that computes longest. taken: what a rank's core was busy with in the
-  baseline's step beside computing: gloo's threads and the kernel's work for the links, which overlap puts on the core that
-  computes.
+  one over the other. slower rank: the compute of the rank that computes longest. taken: what communication takes of
+  a rank's core in the baseline's step: gloo's threads, and interrupts with the kernel's work for the links, which overlap puts
+  beside what the core computes. Told in steps of 10 ms, so means.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS}
   repetitions in turns, or of as many as stand behind a shape. policy / baseline: the median of the ratios of neighbors,
   with the order statistics that hold it with 95 %.
 * bound: max(compute of the slower rank + taken, communication), at the pace of the baseline: a step below it computed quicker.
   above: how far the policy's step is above it. Expected: at most 8 %, 12 % at the corner (ratio 0.8 to 1.25), where each message
-  has independent compute beside it. Of `slowed rank` taken is mostly the other process's, and no part of the bound.
+  has independent compute beside it.
 * link: what the bytes of a rank take at the rate of its link, headers included. While ranks compute, an idle link saves up
   128 KiB that then pass at once. The baseline has such pauses and the policy has none, so that its messages take up to
   `link`. above with link: how far the step is above the bound with link in place of communication, where that is longer.
@@ -42,8 +42,8 @@ and broken, with `underlap run --ab --fabric --priority` on two ranks.
 * hides: communication covered by compute over all communication, of the baseline and of the policy.
 * wire: bytes on the links with the policy over those of the baseline.
 * spread: the middle half of the steps over their median, the larger of both. Over 10 % a comparison is run again,
-  at most twice and for as long as ten minutes allow; the run that spreads least stands here. stolen: share of the steps for which
-  other virtual machines had the cores.
+  at most twice and for as long as ten minutes allow; the run that spreads least stands here. others: share of the steps for which
+  other programs, or other virtual machines, had the cores.
 
 """
 
@@ -138,7 +138,7 @@ COLUMNS = (
         "policy / baseline",
         "regime",
     ),
-    *("bound", "above %", "above with link %", "hides %", "wire", "spread %", "stolen %", "runs"),
+    *("bound", "above %", "above with link %", "hides %", "wire", "spread %", "others %", "runs"),
 )
 
 
@@ -164,7 +164,7 @@ def _table(rows: Sequence[Row]) -> str:
             f"{100 * one.base_hidden / one.communication:.0f}, {100 * one.hidden / one.sent:.0f}",
             f"{one.wire[1] / one.wire[0]:.4f}",
             f"{100 * one.spread:.1f}",
-            f"{100 * one.stolen:.1f}",
+            f"{100 * one.others:.1f}",
             str(one.attempts),
         )
         lines.append(f"| {' | '.join(cells)} |\n")

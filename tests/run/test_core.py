@@ -1,4 +1,4 @@
-"""How long a rank's core did nothing for anybody here, as the system tells it."""
+"""What a rank's core was busy with, as the system tells it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from underlap.run import core
 from underlap.run.core import Core
 
-LINES = "cpu  1 2 3 4 5 6 7 8\ncpu0 10 20 30 400 50 0 0 7 0 0\ncpu11 10 20 30 700 0 0 0 0 0 0\nintr 5\n"
+LINES = "cpu  1 2 3 4 5 6 7 8\ncpu0 10 20 30 400 50 2 3 7 0 0\ncpu11 10 20 30 700 0 0 0 0 0 0\nintr 5\n"
 
 
 @pytest.fixture
@@ -22,14 +22,20 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return stat
 
 
-def test_a_core_does_nothing_while_something_waits_for_a_disk_and_while_another_machine_has_it(told: Path) -> None:
+def test_a_core_is_idle_while_something_waits_for_a_disk_and_interrupted_by_devices_and_by_the_kernel(told: Path) -> None:
     tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-    assert Core(0).unused() == (450 * tick, 7 * tick)
-    assert Core(11).unused() == (700 * tick, 0)
+    first = Core(0).spent()
+    assert first == (450 * tick, 5 * tick, 7 * tick)
+    assert Core(11).spent() == (700 * tick, 0, 0)
+    told.write_text(LINES.replace("400 50 2 3 7", "410 50 3 4 9"))
+    later = Core(0).spent()
+    assert first is not None
+    assert later is not None
+    assert later.since(first) == (10 * tick, 2 * tick, 2 * tick)
 
 
 def test_a_core_that_the_system_does_not_list_is_unknown_and_not_busy(told: Path) -> None:
-    assert Core(1).unused() is None
+    assert Core(1).spent() is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinities are Linux's")

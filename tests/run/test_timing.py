@@ -63,7 +63,15 @@ def test_without_a_common_clock_transfer_is_unknown() -> None:
 
 def test_the_typical_repetition_is_near_the_medians_of_all_parts_and_not_of_the_step_alone() -> None:
     def account(compute: int) -> Account:
-        rest = {"transfer_ns": None, "hidden_ns": 0, "exposed_ns": 0, "library_cpu_ns": 0, "core_ns": None, "stolen_ns": None}
+        rest = {
+            "transfer_ns": None,
+            "hidden_ns": 0,
+            "exposed_ns": 0,
+            "library_cpu_ns": 0,
+            "core_ns": None,
+            "stolen_ns": None,
+            "others_ns": None,
+        }
         return Account(compute_ns=compute, communication_ns=500, **rest)
 
     # The step of the median took half as long again to compute, which communication covered.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from underlap.flows.run import Asked, Planned
     from underlap.flows.simulate import Scenario
 
-STOLEN_LIMIT = 0.03
+SHARED_LIMIT = 0.03
 """Share of the measured steps. Overlap gains little more in many a comparison."""
 HOST_LIMIT = 0.1
 """Above this share of host work in the step a comparison measures the host."""
@@ -47,7 +47,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
     if told is not None and scenario is not None:
         told = msgspec.structs.replace(told, assumptions=[*measured_otherwise(what, scenario.cluster), *told.assumptions])
     notes = [] if what.share_cores is False else ["ranks share cores: times say little, bytes and results hold"]
-    notes += stolen(variants)
+    notes += shared_cores(variants)
     return Trial(
         model=what.model.name,
         layout=layout_text(what.layout),
@@ -176,14 +176,18 @@ def _ceiling(seen: SeenCeiling, promises: Sequence[Promised]) -> Ceiling:
     )
 
 
-def stolen(variants: Sequence[Variant]) -> list[str]:
-    """A note where other virtual machines had so much of the cores that it may decide a comparison."""
-    steps = [(part.stolen_ns or 0, ns) for each in variants for part, ns in zip(each.parts, each.step_ns, strict=True)]
-    share = sum(stolen for stolen, _ in steps) / max(1, sum(ns for _, ns in steps))
-    if share < STOLEN_LIMIT:
-        return []
+def shared_cores(variants: Sequence[Variant]) -> list[str]:
+    """A note where others had so much of the cores that it may decide a comparison."""
+    parts = [part for each in variants for part in each.parts]
+    steps = max(1, sum(sum(each.step_ns) for each in variants))
+    had = {
+        "other virtual machines": sum(part.stolen_ns or 0 for part in parts) / steps,
+        "other programs": sum(part.others_ns or 0 for part in parts) / steps,
+    }
     return [
-        f"other virtual machines had the cores for {100 * share:.0f} % of the steps: repeat more often, or on a quieter machine"
+        f"{who} had the cores for {100 * share:.0f} % of the steps: repeat more often, or on a quieter machine"
+        for who, share in had.items()
+        if share >= SHARED_LIMIT
     ]
 
 

@@ -24,17 +24,19 @@ class Stepper:
         session.doing = f"starting {doing}"
         self.meter.begin()
         session.doing = doing
-        before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
-        unused = core.unused() if core is not None else None
+        begun, before = time.process_time_ns(), time.process_time_ns() - time.thread_time_ns()
+        spent = core.spent() if core is not None else None
         try:
             record = engine.recorded_step(left_out)
         except RuntimeError:
             session.doing = f"{doing}, in {engine.failed_at}"
             raise
         record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
-        later = core.unused() if core is not None else None
-        if unused is not None and later is not None:
-            record.stolen_ns = later.stolen_ns - unused.stolen_ns
-            busy = record.duration_ns - (later.idle_ns - unused.idle_ns) - record.stolen_ns
-            record.core_ns = busy - (time.thread_time_ns() - begun)
+        own = time.process_time_ns() - begun
+        later = core.spent() if core is not None else None
+        if spent is not None and later is not None:
+            during = later.since(spent)
+            record.core_ns = record.library_cpu_ns + during.interrupts_ns
+            record.stolen_ns = during.stolen_ns
+            record.others_ns = record.duration_ns - sum(during) - own
         return record

@@ -36,6 +36,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """As `Record.core_ns`."""
     stolen_ns: int | None
     """As `Record.stolen_ns`."""
+    others_ns: int | None
+    """As `Record.others_ns`."""
 
 
 class Lasted(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +139,7 @@ def _account(compute: intervals.Int64, communication: intervals.Int64, transfer_
         library_cpu_ns=record.library_cpu_ns,
         core_ns=record.core_ns,
         stolen_ns=record.stolen_ns,
+        others_ns=record.others_ns,
     )
 
 
