@@ -110,6 +110,9 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Null without --fabric: other interfaces carry the bytes of others too."""
     parts: list[StepParts] = []
     """Of each measured repetition."""
+    typical: int = 0
+    """The repetition nearest to the medians of step, compute, communication and exposed communication, from 0: the one that the
+    record and the Report show in a comparison."""
 
     @property
     def median_step_ns(self) -> int:

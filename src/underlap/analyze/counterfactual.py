@@ -195,6 +195,13 @@ def waterfall(
         everything |= alone
     joint = lever("all", max(observed - limits.lower_bound_ns, 0), **everything)
     single = sum(one.low_ns or 0 for one in levers if one.name != "stragglers")
+    nothing_sent = _ceiling(
+        "if_nothing_sent",
+        gain(transfer=0.0, calls=False, possible=False),
+        "transfers, and the host's calls for them, took no time at all"
+        + ("; what they slow beside them is not in it" if interference is None else ", and nothing of the cores"),
+    )
+    half = lever("if_half_transfer", limits.exposed_on_path_ns, transfer=0.5)
     return Waterfall(
         observed_ns=observed,
         levers=levers,
@@ -206,13 +213,8 @@ def waterfall(
             "dependences that are only inferred from timing, from the lane, or only possible, were taken for absent"
             + ("; what transfers take of the cores is in it" if interference is not None else ""),
         ),
-        if_nothing_sent=_ceiling(
-            "if_nothing_sent",
-            gain(transfer=0.0, calls=False, possible=False),
-            "transfers, and the host's calls for them, took no time at all"
-            + ("; what they slow beside them is not in it" if interference is None else ", and nothing of the cores"),
-        ),
-        if_half_transfer=lever("if_half_transfer", limits.exposed_on_path_ns, transfer=0.5),
+        if_nothing_sent=nothing_sent,
+        if_half_transfer=_within(half, nothing_sent),
         explained=rests,
     )
 
@@ -279,6 +281,14 @@ def _promise(name: str, gains: tuple[int, int], bound: int | None, rests: Explai
         return _unknown(name, None, told)
     low = min(low, rests.sure_of(bound))
     return Lever(name=name, low_ns=low, high_ns=bound, bound_ns=bound, ceiling=False, reason=told)
+
+
+def _within(lever: Lever, ceiling: Lever) -> Lever:
+    """At most what the ceiling says: half of something wins no more than all of it."""
+    if lever.low_ns is None or lever.high_ns is None or ceiling.high_ns is None:
+        return lever
+    high = min(lever.high_ns, ceiling.high_ns)
+    return dataclasses.replace(lever, low_ns=min(lever.low_ns, high), high_ns=high)
 
 
 def _unknown(name: str, bound: int | None, reason: str) -> Lever:

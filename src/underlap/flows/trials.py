@@ -100,9 +100,16 @@ def measured_otherwise(what: Asked, cluster: Cluster) -> list[str]:
         return []
     links = fabric_text(what.fabric) if what.fabric is not None else None
     if links != testbed.fabric:
-        found.append(f"{cluster.name} was measured over {testbed.fabric or 'loopback'}, this ran over {links or 'loopback'}")
+        over = f"--fabric {links}" if links else "loopback"
+        found.append(
+            f"{cluster.name} was measured over {testbed.fabric or 'loopback'}, this ran over {links or 'loopback'}: "
+            f"calibrate over {over}"
+        )
     if what.priority != testbed.priority:
-        found.append(f"{cluster.name} was measured with priority {testbed.priority}, this ran with {what.priority}")
+        found.append(
+            f"{cluster.name} was measured with priority {testbed.priority}, this ran with {what.priority}: "
+            f"calibrate with --priority {what.priority}"
+        )
     return found
 
 
@@ -133,6 +140,7 @@ def _variant(made: Planned, seen: Seen, barrier_bytes: int) -> Variant:
         refused=[f"{one.axis}={one.name}: {one.reason}" for one in made.refused],
         wire=_wire(seen, planned, barrier_bytes) if seen.sent else None,
         parts=[_parts(ranks) for ranks in zip(*(each.accounts for each in seen.times), strict=True)],
+        typical=seen.typical,
     )
 
 

@@ -32,9 +32,20 @@ def print_trial(trial: Trial, file: IO[str]) -> None:
         lines.append(_slowdown_line(trial.slowdown))
     lines += [_ceiling_line(ceiling) for ceiling in trial.ceilings]
     lines += [clean(note) for note in trial.notes]
+    lines.append(_shown_line(trial))
     for line in lines:
         for part in wrap(line, WIDTH, lines=3):
             file.write(part + "\n")
+
+
+def _shown_line(trial: Trial) -> str:
+    """Which steps the Report behind it is of."""
+    shown = trial.variants[-1]
+    count = len(shown.step_ns)
+    if len(trial.variants) == 1:
+        return f"below: the last steps of {clean(shown.name)}"
+    which = f"step {shown.typical + 1} of {count} of {clean(shown.name)}"
+    return f"below: {which}, the nearest to the medians; causes differ from step to step"
 
 
 def _variant_lines(variant: Variant) -> list[str]:

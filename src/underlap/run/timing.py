@@ -59,7 +59,8 @@ class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def typical(step_ns: Sequence[int], accounts: Sequence[Sequence[Account]]) -> int:
-    """The repetition nearest to the medians of step, compute and communication. `accounts`: by rank, of each repetition.
+    """The repetition nearest to the medians of step, compute, communication and what of it is exposed: by the sum of how far each
+    is off. `accounts`: by rank, of each repetition.
 
     By its step alone one may be typical in which compute took half as long again, and nobody had to wait for it.
     """
@@ -67,10 +68,10 @@ def typical(step_ns: Sequence[int], accounts: Sequence[Sequence[Account]]) -> in
         np.array(step_ns, dtype=np.float64),
         *(
             np.mean([[getattr(each, name) for each in rank] for rank in accounts], axis=0)
-            for name in ("compute_ns", "communication_ns")
+            for name in ("compute_ns", "communication_ns", "exposed_ns")
         ),
     ]
-    away = sum(np.abs(part / (np.median(part) or 1.0) - 1) for part in parts)
+    away = sum(np.abs(part - np.median(part)) for part in parts)
     return int(np.argmin(away))
 
 
