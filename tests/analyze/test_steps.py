@@ -212,6 +212,13 @@ def test_a_rank_without_the_steps_of_the_window_is_left_out_and_noted() -> None:
     ]
 
 
+def test_where_steps_between_the_chosen_ones_are_left_out_a_note_says_what_still_has_them() -> None:
+    between = "steps_left_out_between"
+
+    assert between in [note.code for note in report(three_steps(), step_numbers=[1, 3]).notes]
+    assert between not in [note.code for note in report(three_steps(), step_numbers=[1, 2]).notes]
+
+
 def test_annotations_that_nest_are_cut_so_that_no_time_counts_twice() -> None:
     host = [Host("iteration 0", 0, 30), Host("step 1", 10, 20), Host("step 2", 20, 28)]
     found = report(build([Op(COMPUTE, 0, 30)], host=host))

@@ -143,7 +143,7 @@ def test_two_at_the_same_time_do_not_meet() -> None:
 def test_where_the_system_refuses_half_way_all_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(tool: str, lines: list[str], descriptors: list[int] | None = None) -> None:
         if tool == "tc":
-            raise RunError("fabric: tc cannot make the links: not today")
+            raise RunError("fabric: tc cannot set the links: not today")
 
     monkeypatch.setattr(module, "_tool", refused)
     with pytest.raises(RunError, match="not today"), fabric(fabric_spec("1gbit"), 2):
@@ -153,7 +153,7 @@ def test_where_the_system_refuses_half_way_all_is_given_back(monkeypatch: pytest
 def test_what_the_tools_refuse_is_said_in_one_line() -> None:
     with pytest.raises(RunError) as raised:
         module._tool("tc", ["qdisc add dev nothing root tbf rate 1mbit burst 2000 latency 1ms"])
-    assert str(raised.value).startswith("fabric: tc cannot make the links: ")
+    assert str(raised.value).startswith("fabric: tc cannot set the links: ")
     assert "\n" not in str(raised.value)
 
 

@@ -36,6 +36,7 @@ def collect(
         *timeline.notes,
         _missing_ranks(timeline),
         _missing_steps(timeline, selection),
+        _left_out_between(selection),
         _outside(busy, selection),
         *calls.notes,
         _unknown_collectives(calls, times),
@@ -95,6 +96,14 @@ def _missing_steps(timeline: Timeline, selection: Selection) -> Note | None:
         return None
     text = f"not counted, without any of the steps of the window: {listed('rank', absent)}"
     return Note(code="ranks_without_steps", text=text)
+
+
+def _left_out_between(selection: Selection) -> Note | None:
+    numbers = selection.numbers
+    if not numbers or len(numbers) == numbers[-1] - numbers[0] + 1:
+        return None
+    text = "critical path, levers and bound are of all from the first chosen step to the last: the steps left out are in them"
+    return Note(code="steps_left_out_between", text=text)
 
 
 def _unknown_collectives(calls: Calls, times: CallTimes) -> Note | None:

@@ -7,10 +7,10 @@ what none contradicts holds in all of them, also where it held nobody up.
              lane 20         [====a====]
 
 Nodes of two steps are the same by lane, name and occurrence, where the steps have equally many of the name (spans of CPU
-ranks by order of issue, whatever thread took them); launches by what they launch. An edge that reaches back over a border is
-compared over as many borders. Where ends are stamped late (spans of CPU ranks), the steps that contradict are outvoted by
-more that do not. Not tested: edges that occur in one step only, edges of points that launch nothing, what the
-trace's ids, lanes or tensors say.
+ranks by order of issue, whatever thread took them); launches by what they launch. An edge that reaches back over a border
+is compared over as many borders. Where ends are stamped late (spans of CPU ranks), the steps that contradict are outvoted
+by more that do not; they themselves get no such edge. Not tested: edges that occur in one step only, edges of points that
+launch nothing, what the trace's ids, lanes or tensors say.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ def recurring(timeline: Timeline, edges: Edges, start: Int64, end: Int64, launch
         there = (before >= 0) & (after >= 0)
         return before, after, there & (alike[before] == counts[0]) & (alike[after] == counts[1])
 
-    against = np.zeros(len(firsts), dtype=np.int64)
+    against, compared = (np.zeros(len(firsts), dtype=np.int64) for _ in range(2))
     for other in range(steps):
         before, after, there = in_step(other)
         against += there & (start[after] < end[before] - SLACK_NS)
-    outvoted = _stamped_late(timeline, source[firsts]) & (against < np.bincount(pattern, minlength=len(firsts)))
+        compared += there
+    outvoted = _stamped_late(timeline, source[firsts]) & (against < compared - against)
     contradicted = (against > 0) & ~outvoted
     refuted = contradicted[pattern]
     keep = np.ones(len(edges), dtype=bool)
@@ -94,7 +95,7 @@ def recurring(timeline: Timeline, edges: Edges, start: Int64, end: Int64, launch
 
 def _stamped_late(timeline: Timeline, nodes: Int64) -> NDArray[np.bool_]:
     """Which are spans of collectives of CPU ranks. The end of such a span is stamped by a thread that needs a core after it has
-    told the one that waits, so it may come too late in some steps: those are outvoted where more steps show the dependence."""
+    told the one that waits, so it may come too late in some steps: those are outvoted by more that do not contradict."""
     ops = timeline.ops
     spans = np.isin(ops.rank, [info.rank for info in timeline.ranks if info.on_cpu]) & (ops.collective >= 0)
     return (nodes < len(ops)) & spans[np.minimum(nodes, len(ops) - 1)]

@@ -12,7 +12,7 @@ import msgspec
 from underlap.cluster import Cluster
 from underlap.flows.analyze import analyze
 from underlap.flows.foretell import foretold
-from underlap.layout import layout_text
+from underlap.layout import Layout, layout_text
 from underlap.ledger import ledger
 from underlap.policy import policy_text
 from underlap.report import Report
@@ -59,7 +59,7 @@ def trial_of(what: Asked, plans: list[Planned], job: Job, scenario: Scenario | N
         policy=reports[1] if what.compared else None,
         ab=ab,
         slowdown=_slowdown(job) if outcome.both else None,
-        ceilings=[_ceiling(seen, promises) for seen in outcome.ceilings],
+        ceilings=[_ceiling(seen, promises, what.layout) for seen in outcome.ceilings],
         promises=promises,
         notes=notes,
         fabric=fabric_text(what.fabric) if what.fabric is not None else None,
@@ -165,11 +165,13 @@ def _promises(job: Job, plan: str) -> list[Promised]:
     ]
 
 
-def _ceiling(seen: SeenCeiling, promises: Sequence[Promised]) -> Ceiling:
+def _ceiling(seen: SeenCeiling, promises: Sequence[Promised], layout: Layout) -> Ceiling:
     won = [planned - step for planned, step in zip(seen.planned_ns, seen.step_ns, strict=True)]
     middle, low, high = comparing.interval(won)
     lever = LEVER[seen.left_out]
-    promised = next((one for one in promises if (one.plan, one.lever) == (seen.plan, lever)), None)
+    # A step that sends nothing has no bubble either, which the lever keeps.
+    other = seen.left_out == "messages" and layout.pp > 1
+    promised = None if other else next((one for one in promises if (one.plan, one.lever) == (seen.plan, lever)), None)
     return Ceiling(
         plan=seen.plan,
         left_out=seen.left_out,

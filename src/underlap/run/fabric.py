@@ -248,7 +248,7 @@ def _tool(tool: str, lines: list[str], descriptors: list[int] | None = None) -> 
     )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line] or ["no reason given"]
-        raise RunError(f"fabric: {tool} cannot make the links: {said[0]}")
+        raise RunError(f"fabric: {tool} cannot set the links: {said[0]}")
 
 
 def _elsewhere(do: Callable[[], Result]) -> Result:
