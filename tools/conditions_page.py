@@ -23,9 +23,9 @@ communication do not take the same resource), length (the compute is at least as
 and broken, with `underlap run --ab --fabric --priority` on two ranks.
 
 * compute, communication: of the baseline, which does one after the other, so alone; unions in a step, mean per rank. ratio: the
-  one over the other. slower rank: the compute of the rank that computes longest. taken: what communication takes of
-  a rank's core in the baseline's step: gloo's threads, and interrupts with the kernel's work for the links, which overlap puts
-  beside what the core computes. Told in steps of 10 ms, so means.
+  one over the other. slower rank: the compute of the rank that computes longest. taken: what communication
+  takes of a rank's core in the baseline's step: gloo's threads and the kernel's work for the links, which overlap puts beside
+  what the core computes. Told in steps of 10 ms, so means.
 * baseline, policy: the step of the slowest rank, from a barrier to its last operation; ms, medians of {REPETITIONS}
   repetitions in turns, or of as many as stand behind a shape. policy / baseline: the median of the ratios of neighbors,
   with the order statistics that hold it with 95 %.

@@ -75,14 +75,14 @@ class StepParts(msgspec.Struct, frozen=True, kw_only=True):
     library_cpu_ns: int
     """CPU time of all threads but the one that computes."""
     core_ns: int | None
-    """What communication takes of the only core of a rank: the library's threads, and interrupts, with the kernel's work for the
-    links in them. These are told in steps of 10 ms, so several repetitions are needed. Null where ranks may use several cores
-    (without --fabric) or share one."""
+    """What communication takes of the only core of a rank: the library's threads, and the kernel's work for the links. Without
+    overlap it is what the core was busy with beside the thread that computes and beside other programs. In steps of 10 ms, so
+    several repetitions are needed, and a single one can be below 0. Null where ranks may use several cores (without --fabric) or
+    share one."""
     stolen_ns: int | None = None
     """How long that core was given to other virtual machines, in steps of 10 ms too. Null where core_ns is."""
     others_ns: int | None = None
-    """How long other programs had it: what is neither idle, nor the rank's, nor of interrupts, nor stolen. In a single repetition
-    it can be below 0. Null where core_ns is."""
+    """How long other programs had it, outside the kernel. In a single repetition it can be below 0. Null where core_ns is."""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):

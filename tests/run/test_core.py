@@ -22,12 +22,12 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return stat
 
 
-def test_a_core_is_idle_while_something_waits_for_a_disk_and_interrupted_by_devices_and_by_the_kernel(told: Path) -> None:
+def test_a_core_is_idle_while_something_waits_for_a_disk_and_has_the_programs_of_all_priorities(told: Path) -> None:
     tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     first = Core(0).spent()
-    assert first == (450 * tick, 5 * tick, 7 * tick)
-    assert Core(11).spent() == (700 * tick, 0, 0)
-    told.write_text(LINES.replace("400 50 2 3 7", "410 50 3 4 9"))
+    assert first == (450 * tick, 30 * tick, 7 * tick)
+    assert Core(11).spent() == (700 * tick, 30 * tick, 0)
+    told.write_text(LINES.replace("cpu0 10 20 30 400 50 2 3 7", "cpu0 11 21 30 410 50 2 3 9"))
     later = Core(0).spent()
     assert first is not None
     assert later is not None

@@ -1,9 +1,10 @@
 """The core of a rank, and what it was busy with that no thread of the rank is charged for.
 
 CPU times of threads do not have all that communication takes: while a rank waits, the kernel sends and receives on a core that
-belongs to no thread, and while it computes, in the time of the thread that was interrupted. The time of interrupts is both. What
-is neither idle, nor of an interrupt, nor this process's is that of other programs. On a virtual machine the core is at times
-given to others, which no thread here is charged for either.
+belongs to no thread, and while it computes, in the time of the thread that was interrupted. What of a step is neither idle nor
+the computing thread's is both; the column of interrupts is not, as the kernel does not sample what interrupts an idle core. Other
+programs that run there are told by their time outside the kernel: what the core has of it and this process has not. On a virtual
+machine the core is at times given to others, which no thread here is charged for either.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 STAT = Path("/proc/stat")
-_IDLE, _WAITING, _HARD, _SOFT, _STOLEN = 4, 5, 6, 7, 8
-"""Columns of a core's row in /proc/stat: idle, idle while something waits for a disk, interrupts of devices and of the kernel,
-and given to other virtual machines."""
+_USER, _NICE, _IDLE, _WAITING, _STOLEN = 1, 2, 4, 5, 8
+"""Columns of a core's row in /proc/stat: programs outside the kernel (the nice ones apart), idle, idle while something waits for
+a disk, and given to other virtual machines."""
 
 
 class Spent(NamedTuple):
     """For how long a core was what, in ns."""
 
     idle_ns: int
-    interrupts_ns: int
-    """Among them is what the kernel does for links."""
+    user_ns: int
+    """Programs, outside the kernel."""
     stolen_ns: int
     """It was given to other virtual machines."""
 
@@ -53,7 +54,7 @@ class Core:
         for line in STAT.read_text().splitlines():
             columns = line.split()
             if columns and columns[0] == f"cpu{self.number}":
-                kinds = (_IDLE, _WAITING, _HARD, _SOFT, _STOLEN)
-                idle, waiting, hard, soft, stolen = (int(columns[kind]) * tick for kind in kinds)
-                return Spent(idle + waiting, hard + soft, stolen)
+                kinds = (_USER, _NICE, _IDLE, _WAITING, _STOLEN)
+                user, nice, idle, waiting, stolen = (int(columns[kind]) * tick for kind in kinds)
+                return Spent(idle + waiting, user + nice, stolen)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 
 from underlap.run.core import Core
@@ -24,7 +25,8 @@ class Stepper:
         session.doing = f"starting {doing}"
         self.meter.begin()
         session.doing = doing
-        begun, before = time.process_time_ns(), time.process_time_ns() - time.thread_time_ns()
+        before, begun = time.process_time_ns() - time.thread_time_ns(), time.thread_time_ns()
+        user_s = resource.getrusage(resource.RUSAGE_SELF).ru_utime
         spent = core.spent() if core is not None else None
         try:
             record = engine.recorded_step(left_out)
@@ -32,11 +34,12 @@ class Stepper:
             session.doing = f"{doing}, in {engine.failed_at}"
             raise
         record.library_cpu_ns = time.process_time_ns() - time.thread_time_ns() - before
-        own = time.process_time_ns() - begun
         later = core.spent() if core is not None else None
+        own_s = resource.getrusage(resource.RUSAGE_SELF).ru_utime - user_s
         if spent is not None and later is not None:
             during = later.since(spent)
-            record.core_ns = record.library_cpu_ns + during.interrupts_ns
             record.stolen_ns = during.stolen_ns
-            record.others_ns = record.duration_ns - sum(during) - own
+            record.others_ns = during.user_ns - round(own_s * 1e9)
+            busy = record.duration_ns - during.idle_ns - during.stolen_ns
+            record.core_ns = busy - (time.thread_time_ns() - begun) - record.others_ns
         return record

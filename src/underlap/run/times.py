@@ -38,13 +38,13 @@ class Record:
     library_cpu_ns: int = 0
     """CPU time of the process in the step, without that of the thread that computes."""
     core_ns: int | None = None
-    """What communication took of the only core of this rank: the library's threads, and interrupts, with the kernel's work for
-    the links in them. None where it may use several."""
+    """What communication took of the only core of this rank: the library's threads, and the kernel's work for the links. None
+    where it may use several."""
     stolen_ns: int | None = None
     """How long that core was given to other virtual machines. None where `core_ns` is."""
     others_ns: int | None = None
-    """How long other programs had it. In steps of 10 ms as the others, so a single one can be below 0. None where `core_ns`
-    is."""
+    """How long other programs had it, outside the kernel. In steps of 10 ms as the others, so a single one can be below 0. None
+    where `core_ns` is."""
 
     @property
     def duration_ns(self) -> int:
