@@ -24,7 +24,8 @@ def pairs(text: str, noun: str, known: Iterable[str], flags: Iterable[str] = ())
         if not key:
             raise OptionError(f"{noun}: an empty part in {shown(text)}: expected parts such as {keys[0]}=... between commas")
         if key not in keys:
-            raise OptionError(f"{noun}: unknown part {shown(key)}: {nearest(key, keys)}")
+            example = "" if equals else f"; expected parts such as {keys[0]}=..."
+            raise OptionError(f"{noun}: unknown part {shown(key)}: {nearest(key, keys)}{example}")
         if key in found:
             raise OptionError(f"{noun}: {key} is given twice: expected it once")
         if key in bare and equals:

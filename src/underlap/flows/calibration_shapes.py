@@ -32,6 +32,7 @@ Shape = tuple[Model, str, str, bool]
 SHAPES: tuple[Shape, ...] = (
     (_dense(64, 4, 2, 16, 192, 512), "tp=R", "train,gbs=4,mbs=4,seq=64", False),
     (_dense(128, 8, 4, 16, 384, 512), "dp=R", "train,gbs=4R,mbs=4,seq=128", False),
+    (_dense(64, 8, 4, 8, 192, 512), "dp=R", "train,gbs=16R,mbs=16,seq=128", False),
     (_dense(256, 8, 8, 32, 1024, 1024), "tp=R", "train,gbs=4,mbs=4,seq=128", False),
     (_dense(512, 8, 4, 64, 1536, 2048), "tp=R", "train,gbs=2,mbs=2,seq=256", False),
     (_dense(512, 8, 8, 64, 1024, 1024), "dp=R", "train,gbs=4R,mbs=4,seq=256", False),
@@ -56,7 +57,7 @@ SHAPES: tuple[Shape, ...] = (
     (_mixture(128, 4, 32, 4, 256, 512), "ep=R,dp=R", "train,gbs=2R,mbs=2,seq=64", True),
     (_mixture(256, 4, 32, 4, 256, 512), "ep=R,dp=R", "train,gbs=2R,mbs=2,seq=128", True),
 )
-QUICK = (SHAPES[0], SHAPES[1], SHAPES[11], SHAPES[13])
+QUICK = (SHAPES[0], SHAPES[1], SHAPES[12], SHAPES[14])
 
 
 def divides(model: Model, layout: str, ranks: int) -> bool:
