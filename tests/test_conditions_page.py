@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import conditions_cases  # noqa: E402  # found by the line above
-import conditions_page  # noqa: E402
+import conditions_page  # noqa: E402  # found by the line above
 
 PAGE = (ROOT / "docs" / "conditions.md").read_text(encoding="utf-8")
 FIGURE = (ROOT / "docs" / "conditions.svg").read_text(encoding="utf-8")

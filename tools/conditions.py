@@ -26,10 +26,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import conditions_page  # noqa: E402  # found by the line above
-from conditions_cases import CASES, MOST_SPREAD, Case, Row, row  # noqa: E402
+from conditions_cases import CASES, MOST_SPREAD, Case, Row, row  # noqa: E402  # found by the line above
 
-from underlap.flows import run as flow  # noqa: E402
-from underlap.trial import Trial  # noqa: E402
+from underlap.flows import run as flow  # noqa: E402  # found by the line above
+from underlap.trial import Trial  # noqa: E402  # found by the line above
 
 PAGE, FIGURE = ROOT / "docs" / "conditions.md", ROOT / "docs" / "conditions.svg"
 DATA = Path(__file__).with_name("conditions.json")

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import run_accuracy  # noqa: E402  # found by the line above
 
-from underlap import inputs  # noqa: E402
+from underlap import inputs  # noqa: E402  # found by the line above
 
 PAGE = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
 ROWS = run_accuracy.kept()

@@ -20,16 +20,16 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 import underlap  # noqa: E402 - only with torch
-from tests.run import layouts  # noqa: E402
-from tests.run.layouts import Case, Cases  # noqa: E402
-from underlap.cli import main  # noqa: E402
-from underlap.run.engine import Engine, trains  # noqa: E402
-from underlap.run.lanes import StreamLanes  # noqa: E402
-from underlap.run.launch import Local, launch  # noqa: E402
-from underlap.run.recording import document  # noqa: E402
-from underlap.run.session import Session  # noqa: E402
-from underlap.run.stream_wire import Communicators  # noqa: E402
-from underlap.run.worker import PROFILED, unmatched  # noqa: E402
+from tests.run import layouts  # noqa: E402 - only with torch
+from tests.run.layouts import Case, Cases  # noqa: E402 - only with torch
+from underlap.cli import main  # noqa: E402 - only with torch
+from underlap.run.engine import Engine, trains  # noqa: E402 - only with torch
+from underlap.run.lanes import StreamLanes  # noqa: E402 - only with torch
+from underlap.run.launch import Local, launch  # noqa: E402 - only with torch
+from underlap.run.recording import document  # noqa: E402 - only with torch
+from underlap.run.session import Session  # noqa: E402 - only with torch
+from underlap.run.stream_wire import Communicators  # noqa: E402 - only with torch
+from underlap.run.worker import PROFILED, unmatched  # noqa: E402 - only with torch
 
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="no GPU: torch.cuda.is_available() is false")

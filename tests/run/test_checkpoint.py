@@ -11,12 +11,12 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from tests.run import checkpoints, reference  # noqa: E402 - only with torch
-from underlap import inputs  # noqa: E402
-from underlap.cli import main  # noqa: E402
-from underlap.errors import InputError  # noqa: E402
-from underlap.run.checkpoint import Checkpoint  # noqa: E402
-from underlap.run.engine import Inputs, batch_of  # noqa: E402
-from underlap.run.weights import Division  # noqa: E402
+from underlap import inputs  # noqa: E402 - only with torch
+from underlap.cli import main  # noqa: E402 - only with torch
+from underlap.errors import InputError  # noqa: E402 - only with torch
+from underlap.run.checkpoint import Checkpoint  # noqa: E402 - only with torch
+from underlap.run.engine import Inputs, batch_of  # noqa: E402 - only with torch
+from underlap.run.weights import Division  # noqa: E402 - only with torch
 
 TRAIN = "train,gbs=4,mbs=2,seq=8,precision=fp32"
 

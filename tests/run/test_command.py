@@ -18,13 +18,13 @@ from click.testing import CliRunner, Result
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 import underlap  # noqa: E402 - only with torch
-from underlap import inputs  # noqa: E402
-from underlap.cli import main  # noqa: E402
-from underlap.expansion import expand  # noqa: E402
-from underlap.planner import plan as planned  # noqa: E402
-from underlap.run import comparing  # noqa: E402
-from underlap.run.worker import PROFILED  # noqa: E402
-from underlap.schedule import apply  # noqa: E402
+from underlap import inputs  # noqa: E402 - only with torch
+from underlap.cli import main  # noqa: E402 - only with torch
+from underlap.expansion import expand  # noqa: E402 - only with torch
+from underlap.planner import plan as planned  # noqa: E402 - only with torch
+from underlap.run import comparing  # noqa: E402 - only with torch
+from underlap.run.worker import PROFILED  # noqa: E402 - only with torch
+from underlap.schedule import apply  # noqa: E402 - only with torch
 
 CLOSE = 0.03
 """Of a step: what profiler and own record may differ by."""

@@ -12,14 +12,14 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test, 
 
 import msgspec  # noqa: E402 - only with torch
 
-from underlap import inputs  # noqa: E402
-from underlap.errors import OptionError  # noqa: E402
-from underlap.flows.run import Asked, run_each  # noqa: E402
-from underlap.run import fabric as module  # noqa: E402
-from underlap.run.capabilities import SYS_NICE, has_capability  # noqa: E402
-from underlap.run.fabric_spec import fabric_spec  # noqa: E402
-from underlap.run.priority import Priority  # noqa: E402
-from underlap.trial import Trial  # noqa: E402
+from underlap import inputs  # noqa: E402 - only with torch
+from underlap.errors import OptionError  # noqa: E402 - only with torch
+from underlap.flows.run import Asked, run_each  # noqa: E402 - only with torch
+from underlap.run import fabric as module  # noqa: E402 - only with torch
+from underlap.run.capabilities import SYS_NICE, has_capability  # noqa: E402 - only with torch
+from underlap.run.fabric_spec import fabric_spec  # noqa: E402 - only with torch
+from underlap.run.priority import Priority  # noqa: E402 - only with torch
+from underlap.trial import Trial  # noqa: E402 - only with torch
 
 WORKLOAD = "train,gbs=8,mbs=8,seq=128,precision=fp32"
 POLICY = "tp=split_batch"
@@ -111,7 +111,9 @@ def test_where_communication_may_not_interrupt_compute_they_gain_less(calm: dict
     first, second = (calm[name].ab for name in ("communication", "compute"))
     assert first is not None
     assert second is not None
-    assert second.ratio > first.ratio
+    if first.ratio_high - first.ratio_low > 2 * CALM * first.ratio:
+        pytest.skip(f"undecided: the interval of the ratio is {first.ratio_low:.2f} to {first.ratio_high:.2f}")
+    assert second.ratio > first.ratio_high
 
 
 @fabrics

@@ -21,13 +21,13 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from tests.run import over_fabric  # noqa: E402 - only with torch
-from tests.run.fabrics import needs_fabric  # noqa: E402
-from underlap.cli import main  # noqa: E402
-from underlap.run import fabric as module  # noqa: E402
-from underlap.run.capabilities import SYS_NICE, has_capability  # noqa: E402
-from underlap.run.fabric import fabric  # noqa: E402
-from underlap.run.fabric_spec import BURST, fabric_spec  # noqa: E402
-from underlap.run.launch import Local, launch  # noqa: E402
+from tests.run.fabrics import needs_fabric  # noqa: E402 - only with torch
+from underlap.cli import main  # noqa: E402 - only with torch
+from underlap.run import fabric as module  # noqa: E402 - only with torch
+from underlap.run.capabilities import SYS_NICE, has_capability  # noqa: E402 - only with torch
+from underlap.run.fabric import fabric  # noqa: E402 - only with torch
+from underlap.run.fabric_spec import BURST, fabric_spec  # noqa: E402 - only with torch
+from underlap.run.launch import Local, launch  # noqa: E402 - only with torch
 
 REPOSITORY = Path(__file__).parents[2]
 MODEL = """

@@ -17,14 +17,14 @@ from click.testing import CliRunner, Result
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from tests.run import faults  # noqa: E402 - only with torch
-from tests.run.commands import BUSY_S, NEVER_S, TRAIN, TWO, endless, errors, kept, left, linux, running  # noqa: E402
-from underlap import inputs  # noqa: E402
-from underlap.cli import main  # noqa: E402
-from underlap.errors import RunError  # noqa: E402
-from underlap.flows import run as flow  # noqa: E402
-from underlap.planner import plan as planned  # noqa: E402
-from underlap.run.job import Job  # noqa: E402
-from underlap.run.launch import END_S, GRACE_S, Local, blamed, launch  # noqa: E402
+from tests.run.commands import BUSY_S, NEVER_S, TRAIN, TWO, endless, errors, kept, left, linux, running  # noqa: E402 - only with torch
+from underlap import inputs  # noqa: E402 - only with torch
+from underlap.cli import main  # noqa: E402 - only with torch
+from underlap.errors import RunError  # noqa: E402 - only with torch
+from underlap.flows import run as flow  # noqa: E402 - only with torch
+from underlap.planner import plan as planned  # noqa: E402 - only with torch
+from underlap.run.job import Job  # noqa: E402 - only with torch
+from underlap.run.launch import END_S, GRACE_S, Local, blamed, launch  # noqa: E402 - only with torch
 
 # ---- before anything starts
 

@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test, 
 pytest.importorskip("transformers", reason="transformers is not installed: make test, or pip install -e .[dev]")
 
 from tests.run import layouts, serving, transformers_models  # noqa: E402 - only with both
-from tests.run.serving import Generation  # noqa: E402
-from tests.run.transformers_models import Saved  # noqa: E402
-from underlap import inputs  # noqa: E402
-from underlap.cli import main  # noqa: E402
-from underlap.run.engine import batch_of  # noqa: E402
-from underlap.run.launch import Local, launch  # noqa: E402
+from tests.run.serving import Generation  # noqa: E402 - only with torch
+from tests.run.transformers_models import Saved  # noqa: E402 - only with torch
+from underlap import inputs  # noqa: E402 - only with torch
+from underlap.cli import main  # noqa: E402 - only with torch
+from underlap.run.engine import batch_of  # noqa: E402 - only with torch
+from underlap.run.launch import Local, launch  # noqa: E402 - only with torch
 
 NEW = 12
 TOLERANCE = 1e-5

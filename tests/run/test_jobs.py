@@ -27,7 +27,7 @@ from tests.run.commands import (  # noqa: E402 - only with torch
     linux,
     running,
 )
-from underlap.run.launch import END_S, JOB_GRACE_S  # noqa: E402
+from underlap.run.launch import END_S, JOB_GRACE_S  # noqa: E402 - only with torch
 
 
 def torchrun(*command: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from tests.run import layouts  # noqa: E402 - only with torch
-from tests.run.layouts import Case, Results, identifier, run_cases  # noqa: E402
+from tests.run.layouts import Case, Results, identifier, run_cases  # noqa: E402 - only with torch
 
 TRAIN = "train,gbs=4,mbs=2,seq=16,precision=fp32"
 ONE = "train,gbs=2,mbs=1,seq=16,precision=fp32"

@@ -18,22 +18,22 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 import torch.distributed as dist  # noqa: E402 - only with torch
-from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402 - only with torch
 
-import underlap  # noqa: E402
-from tests.run import layouts  # noqa: E402
-from tests.run.layouts import Case, Cases  # noqa: E402
-from tests.run.rehearsal import FakeCalls, Posted, Rehearsal  # noqa: E402
-from underlap import inputs  # noqa: E402
-from underlap.errors import OptionError, RunError  # noqa: E402
-from underlap.plan import OpKind  # noqa: E402
-from underlap.planner import plan as planned  # noqa: E402
-from underlap.run import backend as backends  # noqa: E402
-from underlap.run.cuda_calls import CudaCalls  # noqa: E402
-from underlap.run.engine import Engine  # noqa: E402
-from underlap.run.launch import Local, launch, local_rank, local_ranks  # noqa: E402
-from underlap.run.recording import document, host_share, keys  # noqa: E402
-from underlap.run.session import Session  # noqa: E402
+import underlap  # noqa: E402 - only with torch
+from tests.run import layouts  # noqa: E402 - only with torch
+from tests.run.layouts import Case, Cases  # noqa: E402 - only with torch
+from tests.run.rehearsal import FakeCalls, Posted, Rehearsal  # noqa: E402 - only with torch
+from underlap import inputs  # noqa: E402 - only with torch
+from underlap.errors import OptionError, RunError  # noqa: E402 - only with torch
+from underlap.plan import OpKind  # noqa: E402 - only with torch
+from underlap.planner import plan as planned  # noqa: E402 - only with torch
+from underlap.run import backend as backends  # noqa: E402 - only with torch
+from underlap.run.cuda_calls import CudaCalls  # noqa: E402 - only with torch
+from underlap.run.engine import Engine  # noqa: E402 - only with torch
+from underlap.run.launch import Local, launch, local_rank, local_ranks  # noqa: E402 - only with torch
+from underlap.run.recording import document, host_share, keys  # noqa: E402 - only with torch
+from underlap.run.session import Session  # noqa: E402 - only with torch
 
 ONE = "train,gbs=4,mbs=2,seq=16,precision=fp32"
 Library = tuple[Rehearsal, Engine]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from underlap.cli import main  # noqa: E402 - only with torch
-from underlap.report import Report  # noqa: E402
+from underlap.report import Report  # noqa: E402 - only with torch
 
 MODEL = """
 name: wide

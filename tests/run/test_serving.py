@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from tests.run import reference, serving  # noqa: E402 - only with torch
-from tests.run.serving import Serving  # noqa: E402
-from underlap.run.launch import Local, launch  # noqa: E402
+from tests.run.serving import Serving  # noqa: E402 - only with torch
+from underlap.run.launch import Local, launch  # noqa: E402 - only with torch
 
 LAYOUTS = [
     ("tiny-dense", "tp=2"),

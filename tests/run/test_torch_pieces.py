@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test, or pip install -e .[run]")
 
 from tests.run import layouts, torch_pieces  # noqa: E402 - only with torch
-from tests.run.counting import added  # noqa: E402
-from tests.run.layouts import Case  # noqa: E402
-from underlap.ledger import ledger  # noqa: E402
-from underlap.run.launch import Local, launch  # noqa: E402
+from tests.run.counting import added  # noqa: E402 - only with torch
+from tests.run.layouts import Case  # noqa: E402 - only with torch
+from underlap.ledger import ledger  # noqa: E402 - only with torch
+from underlap.run.launch import Local, launch  # noqa: E402 - only with torch
 
 TRAIN = "train,gbs=8,mbs=2,seq=16,precision=fp32"
 TOLERANCE = 1e-5

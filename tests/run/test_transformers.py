@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test, 
 pytest.importorskip("transformers", reason="transformers is not installed: make test, or pip install -e .[dev]")
 
 from tests.run import layouts, reference, transformers_models  # noqa: E402 - only with both
-from tests.run.layouts import Case  # noqa: E402
-from tests.run.transformers_models import LAYERS, Saved  # noqa: E402
-from underlap import inputs  # noqa: E402
-from underlap.run.checkpoint import Checkpoint  # noqa: E402
-from underlap.run.engine import Inputs, batch_of  # noqa: E402
+from tests.run.layouts import Case  # noqa: E402 - only with torch
+from tests.run.transformers_models import LAYERS, Saved  # noqa: E402 - only with torch
+from underlap import inputs  # noqa: E402 - only with torch
+from underlap.run.checkpoint import Checkpoint  # noqa: E402 - only with torch
+from underlap.run.engine import Inputs, batch_of  # noqa: E402 - only with torch
 
 TRAIN = "train,gbs=8,mbs=2,seq=16,precision=fp32"
 TOLERANCE = 1e-5

@@ -43,7 +43,7 @@ Example:
     "--ceilings",
     is_flag=True,
     help="Also measure steps that wait for nothing before their end, and steps that send nothing: what no schedule can beat, "
-    "beside what the analysis promises. What they compute is wrong.",
+    "beside what the analysis promises. What they compute is wrong. Over links of a rate also steps with twice that rate.",
 )
 @click.option(
     "--predict",
